@@ -1,0 +1,204 @@
+"""Is what we were given usable? Each check names the value it got and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Iterable
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+P = TypeVar("P")
+
+
+def one_of(name: str, value: object, *choices: str) -> None:
+    """Raises unless the value is one of the choices, and suggests the nearest.
+
+    Args:
+        name: the argument.
+        value: what was given for it.
+        *choices: what may be given.
+
+    Raises:
+        ValueError: it is something else.
+
+    Example:
+        >>> one_of("restore", "copi", "copy", "recompute")
+        Traceback (most recent call last):
+        ...
+        ValueError: restore must be one of 'copy', 'recompute', got 'copi'. Did you mean 'copy'?
+    """
+    if value in choices:
+        return
+    near = difflib.get_close_matches(str(value), choices, n=1)
+    hint = f". Did you mean {near[0]!r}?" if near else ""
+    told = ", ".join(repr(choice) for choice in choices)
+    raise ValueError(f"{name} must be one of {told}, got {value!r}{hint}")
+
+
+def positive_or_none(name: str, value: float | None) -> None:
+    """Raises unless the value is None or a finite number above 0.
+
+    Args:
+        name: the argument.
+        value: what was given for it.
+
+    Raises:
+        ValueError: it is out of range.
+    """
+    if value is not None and not 0 < value < math.inf:
+        raise ValueError(f"{name} must be above 0 and finite, or None, got {value}")
+
+
+def part(name: str, value: object, kind: type[P]) -> P:
+    """The value, if it is a part of this kind.
+
+    Args:
+        name: the argument.
+        value: what was given for it.
+        kind: what answers the argument's question.
+
+    Returns:
+        The value.
+
+    Raises:
+        TypeError: it is something else, perhaps a class instead of an instance.
+    """
+    if isinstance(value, kind):
+        return value
+    told = repr(value)
+    if isinstance(value, type):
+        told = f"the class {value.__name__}; write {value.__name__}()"
+    raise TypeError(f"{name} must be a {kind.__name__}, got {told}")
+
+
+def base(value: object) -> None:
+    """Raises unless the value is an optimizer that steps without a closure.
+
+    Args:
+        value: what the user wants wrapped.
+
+    Raises:
+        TypeError: it is not an optimizer instance, or one that calls the closure itself.
+    """
+    if isinstance(value, type):
+        raise TypeError(
+            f"base is the class {value.__name__}: pass an instance, for example "
+            f"VaSSO({value.__name__}(model.parameters(), lr=0.1))"
+        )
+    if isinstance(value, nn.Module):
+        raise TypeError(
+            f"base is a model ({type(value).__name__}): pass an optimizer, for example "
+            "VaSSO(SGD(model.parameters(), lr=0.1), model=model)"
+        )
+    if not isinstance(value, Optimizer):
+        raise TypeError(f"base must be a torch optimizer, got {type(value).__name__}")
+    closure = inspect.signature(type(value).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"{type(value).__name__} calls the closure itself, several times per step, and cannot "
+            "be wrapped: use a base whose step() works without one (SGD, AdamW, ...)"
+        )
+
+
+def model(value: nn.Module | None, params: Iterable[Tensor]) -> None:
+    """Raises unless the value is None or the model that owns some of the parameters.
+
+    Args:
+        value: what was given as `model`.
+        params: the parameters of the optimizer.
+
+    Raises:
+        TypeError: it is not a module.
+        ValueError: none of its parameters is in the optimizer.
+    """
+    if value is None:
+        return
+    if not isinstance(value, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module or None, got {type(value).__name__}")
+    ours = {id(p) for p in params}
+    if not any(id(p) in ours for p in value.parameters()):
+        raise ValueError(
+            f"model ({type(value).__name__}) has none of the optimizer's parameters: pass the "
+            "model whose parameters() the base was made from"
+        )
+
+
+def recomputable(geometry: object, params: Iterable[Tensor]) -> None:
+    """Raises where epsilon could not be recomputed to bring the weights home.
+
+    Args:
+        geometry: the ball.
+        params: the parameters of the optimizer.
+
+    Raises:
+        ValueError: the ball changes with the weights, or they have low precision.
+    """
+    if getattr(geometry, "depends_on_w", False):
+        raise ValueError(
+            f'restore="recompute" cannot be used with {geometry}: its epsilon depends on the '
+            'weights, which have moved by then. Use restore="copy".'
+        )
+    for p in params:
+        _exact_enough(p, "recompute")
+
+
+def _exact_enough(p: Tensor, restore: str) -> None:
+    if restore == "recompute" and p.dtype.itemsize < 4:
+        raise ValueError(
+            f'restore="recompute" would not bring {p.dtype} weights home: adding and subtracting '
+            'epsilon rounds. Use restore="copy".'
+        )
+
+
+def climbable(p: Tensor, gradient: Tensor, restore: str) -> None:
+    """Raises if a parameter with this gradient cannot be climbed.
+
+    Args:
+        p: the parameter.
+        gradient: its gradient at w.
+        restore: how the optimizer brings weights home.
+
+    Raises:
+        TypeError: the gradient is sparse or complex.
+    """
+    if gradient.layout != torch.strided:
+        raise TypeError(
+            f"a parameter of shape {tuple(p.shape)} has a sparse gradient, which cannot be "
+            "climbed: make it dense (Embedding(sparse=False)) or give its group rho=0"
+        )
+    if p.is_complex():
+        raise TypeError(
+            f"a parameter of shape {tuple(p.shape)} is complex, which cannot be climbed: "
+            "give its group rho=0"
+        )
+    _exact_enough(p, restore)
+
+
+def closure_result(loss: object, params: Iterable[Tensor], perturbed: bool) -> None:
+    """Raises unless a closure returned a loss and left a gradient.
+
+    Args:
+        loss: what it returned.
+        params: the parameters of the optimizer.
+        perturbed: whether it ran at w + epsilon.
+
+    Raises:
+        TypeError: it returned nothing.
+        RuntimeError: no parameter has a gradient.
+    """
+    if loss is None:
+        raise TypeError(
+            "the closure returned None: it has to zero the gradients, compute the loss, call "
+            "backward() and return the loss"
+        )
+    if all(p.grad is None for p in params):
+        where = "second pass, at w + epsilon," if perturbed else "closure"
+        raise RuntimeError(
+            f"the {where} left no gradient on any parameter: does it call backward()? Does a hook "
+            "step and clear gradients during backward (optimizer-in-backward)?"
+        )

@@ -1,0 +1,128 @@
+"""How do we compute with a list of tensors as if it were one long vector?
+
+Everything goes through torch's foreach functions, so the number of calls does not grow with the
+number of tensors, and every scalar stays on the device, so nothing waits for the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Vector: TypeAlias = list[Tensor]
+"""Tensors that together are one vector."""
+
+MARGIN = 1e7  # how far a norm stays from where its squares would under- or overflow
+
+
+def wide(v: Sequence[Tensor]) -> torch.dtype:
+    """The dtype in which sums over v are kept: float64 if any tensor is, else float32."""
+    return torch.float64 if any(x.dtype == torch.float64 for x in v) else torch.float32
+
+
+def norm(v: Sequence[Tensor]) -> Tensor:
+    """||v||, a 0-dim tensor on the device of the first tensor; nothing is read by the host.
+
+    Args:
+        v: tensors of any dtypes and devices.
+
+    Returns:
+        The norm, in float64 if any tensor is, else in float32.
+
+    Example:
+        >>> norm([torch.tensor([3.0]), torch.tensor([[4.0]])])
+        tensor(5.)
+    """
+    if not v:
+        return torch.zeros(())
+    return _over_tensors(torch._foreach_norm(list(v), 2, wide(v)))
+
+
+def measured(v: Sequence[Tensor]) -> tuple[Tensor, float]:
+    """||v|| and its value on the host, right also where the squares under- or overflow.
+
+    One host synchronisation; more only if the norm is zero, not finite or near either.
+
+    Args:
+        v: tensors of any dtypes and devices.
+
+    Returns:
+        The norm as a 0-dim tensor and as a number.
+
+    Example:
+        >>> round(measured([torch.tensor([3e30, 4e30])])[1] / 1e30, 6)
+        5.0
+        >>> measured([torch.tensor([1.0, math.nan])])[1]
+        nan
+    """
+    length = norm(v)
+    value = length.item()
+    return (length, value) if is_safe(value, length.dtype) else _rescaled(v, length)
+
+
+def is_safe(value: float, dtype: torch.dtype) -> bool:
+    """Whether a norm is so far from under- and overflow of its squares that it can be trusted."""
+    limits = torch.finfo(dtype)
+    return math.sqrt(limits.tiny) * MARGIN < value < math.sqrt(limits.max) / MARGIN
+
+
+def _rescaled(v: Sequence[Tensor], length: Tensor) -> tuple[Tensor, float]:
+    """||v|| = m ||v / m|| with m the largest entry, in float64."""
+    peaks = [x.abs().max().to(length.device, torch.float64) for x in v if x.numel()]
+    if not peaks:
+        return length, 0.0
+    peak = torch.stack(peaks).max()
+    value = peak.item()
+    if value == 0 or not math.isfinite(value):
+        return peak, value
+    length = _over_tensors([torch.linalg.vector_norm(x.double() / value) for x in v]) * value
+    return length, length.item()
+
+
+def _over_tensors(lengths: Sequence[Tensor]) -> Tensor:
+    """The length of the whole from the lengths of its tensors, on the device of the first."""
+    device = lengths[0].device
+    column = torch.stack([x if x.device == device else x.to(device) for x in lengths])
+    whole: Tensor = torch.linalg.vector_norm(column)
+    return whole
+
+
+def lerp_(d: Vector, g: Vector, weights: Sequence[float]) -> None:
+    """In place, tensor by tensor: d <- (1 - weight) d + weight g.
+
+    Example:
+        >>> d = [torch.tensor([1.0])]
+        >>> lerp_(d, [torch.tensor([2.0])], [0.25])
+        >>> d
+        [tensor([1.2500])]
+    """
+    if d:
+        torch._foreach_lerp_(d, as_dtypes(g, d), list(weights))
+
+
+def as_dtypes(v: Vector, like: Vector) -> Vector:
+    """v with each tensor in the dtype of its partner: the same objects where nothing changes."""
+    pairs = zip(v, like, strict=True)
+    return [x if x.dtype == y.dtype else x.to(y.dtype) for x, y in pairs]
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """x in float32 if it has less: an average over steps would round its increments away."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def add_scaled_(w: Vector, push: Vector, length: Tensor, radii: Sequence[float]) -> None:
+    """In place, tensor by tensor: w <- w + radius push / length, with the length on the device.
+
+    Example:
+        >>> w = [torch.tensor([1.0, 1.0])]
+        >>> add_scaled_(w, [torch.tensor([3.0, 4.0])], torch.tensor(5.0), [10.0])
+        >>> w
+        [tensor([7., 9.])]
+    """
+    lengths = {device: length.to(device) for device in {x.device for x in w}}
+    torch._foreach_addcdiv_(w, push, [lengths[x.device] for x in w], list(radii))
