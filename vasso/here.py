@@ -160,6 +160,8 @@ class Climb:
         here: the step, with the parameters to move in place.
         ball: the geometry: the slope -> push and length, with epsilon = rho push / length.
         restore: how to return.
+        attic: where copies of x_t are kept from climb to climb; making room anew at each step
+            would cost more than the copying.
 
     Example:
         >>> here = Here([torch.tensor([1.0, 1.0])], {"rho": [5.0]}, 0, Norms())
@@ -176,10 +178,12 @@ class Climb:
         here: Here,
         ball: Callable[[Vector, Here], tuple[Vector, Tensor]],
         restore: Restore,
+        attic: dict[Tensor, Tensor] | None = None,
     ) -> None:
         self.here = here
         self.ball = ball
         self.restore = restore
+        self.attic = {} if attic is None else attic
         self.away = False
         self._w: Vector = []
         self._home: Vector = []
@@ -198,12 +202,19 @@ class Climb:
         push, length = self.ball(slope, up)
         self._w = up.w
         if self.restore == "copy":
-            self._home = list(torch._foreach_clone(up.w))
+            self._home = [self._room_for(w) for w in up.w]
+            torch._foreach_copy_(self._home, up.w)
         else:
             self._way = (push, length, up.rho)
         self.away = True
         add_scaled_(up.w, push, length, up.rho)
         torch.clear_autocast_cache()  # else the next pass would see w through cached copies
+
+    def _room_for(self, w: Tensor) -> Tensor:
+        room = self.attic.get(w)
+        if room is None or (room.shape, room.dtype, room.device) != (w.shape, w.dtype, w.device):
+            room = self.attic[w] = torch.empty_like(w)
+        return room
 
     def epsilon(self) -> Vector:
         """The way from home to here for each of `here.w`, as new tensors."""

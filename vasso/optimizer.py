@@ -340,7 +340,7 @@ class SharpnessAware(Guest):
         now.summary = StepSummary(g_norm=length)
 
     def _climb(self, here: Here) -> Climb:
-        self._now.climb = Climb(here, self.geometry, self.restore)
+        self._now.climb = Climb(here, self.geometry, self.restore, self._now.attic)
         return self._now.climb
 
     def _let_go(
@@ -514,6 +514,7 @@ class SharpnessAware(Guest):
 
     def _give_back(self) -> None:
         self._now.gone = True
+        self._now.attic.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

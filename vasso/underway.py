@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torch import Tensor
+
 from vasso.here import Climb
 from vasso.records import StepRecord, StepSummary
 
@@ -25,6 +27,7 @@ class UnderWay:
 
     Attributes:
         climb: the last climb; the weights may be away from home.
+        attic: room for copies of the weights, kept from step to step.
         ascended: whether the caller is inside `ascended()`.
         pending: what the next `step()` has to do with the gradients that `ascended()` left.
         other_data: whether the adversary comes from other data than the descent.
@@ -38,6 +41,7 @@ class UnderWay:
     """
 
     climb: Climb | None = None
+    attic: dict[Tensor, Tensor] = field(default_factory=dict)
     ascended: bool = False
     pending: Literal["descend", "skip"] | None = None
     other_data: bool = False
