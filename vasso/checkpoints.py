@@ -9,6 +9,7 @@ checkpoint is read into a fresh optimizer by the getters, which have to find the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -34,25 +35,34 @@ class StateView(MutableMapping[Tensor, Any]):
         base: the wrapped optimizer.
         memories: what the guest remembers.
         form: what the base's state looks like where it has none yet.
-        kept: parameter -> the names of the vectors that its settings ask to remember.
+        names: parameter -> the names of the vectors that its settings ask to remember, when asked.
     """
 
     def __init__(
-        self, base: Optimizer, memories: Memories, form: Form, kept: Callable[[Tensor], list[str]]
+        self,
+        base: Optimizer,
+        memories: Memories,
+        form: Form,
+        names: Callable[[], dict[Tensor, list[str]]],
     ) -> None:
-        self.base, self.memories, self.form, self.kept = base, memories, form, kept
+        self.base, self.memories, self.form, self._names = base, memories, form, names
+
+    @cached_property
+    def kept(self) -> dict[Tensor, list[str]]:
+        """The names of the vectors to show, for every parameter."""
+        return self._names()
 
     def __bool__(self) -> bool:
         return bool(self.form or self.memories or any(self.base.state.values()))
 
     def __getitem__(self, p: Tensor) -> dict[str, Any]:
-        if not any(p is other for other in self._params()):
+        if p not in self.kept:
             return dict(self.base.state[p])  # an entry of the base's own
         real = self.base.state.get(p)
         entry = dict(real) if real else zeros_of(self.form.get(p, {}))
         entry[f"{HAS}base"] = int(bool(real))
         vectors = self.memories.get(p, {})
-        for name in dict.fromkeys((*vectors, *self.kept(p))):
+        for name in dict.fromkeys((*vectors, *self.kept[p])):
             entry[PREFIX + name] = vectors[name] if name in vectors else _slope_of_zeros(p)
             entry[HAS + name] = int(name in vectors)
         return entry
@@ -73,16 +83,11 @@ class StateView(MutableMapping[Tensor, Any]):
     def __iter__(self) -> Iterator[Tensor]:
         if not self:
             return iter(())
-        params = self._params()
-        ids = {id(p) for p in params}
-        others = [key for key in self.base.state if id(key) not in ids]
-        return iter((*(p for p in params if p.requires_grad), *others))
+        others = [key for key in self.base.state if key not in self.kept]
+        return iter((*(p for p in self.kept if p.requires_grad), *others))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-    def _params(self) -> list[Tensor]:
-        return [p for group in self.base.param_groups for p in group["params"]]
 
 
 def split(entry: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:

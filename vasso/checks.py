@@ -105,12 +105,12 @@ def base(value: object) -> None:
         )
 
 
-def model(value: nn.Module | None, params: Iterable[Tensor]) -> None:
+def model(value: nn.Module | None, base: Optimizer) -> None:
     """Raises unless the value is None or the model that owns some of the parameters.
 
     Args:
         value: what was given as `model`.
-        params: the parameters of the optimizer.
+        base: the optimizer of the parameters.
 
     Raises:
         TypeError: it is not a module.
@@ -120,7 +120,7 @@ def model(value: nn.Module | None, params: Iterable[Tensor]) -> None:
         return
     if not isinstance(value, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module or None, got {type(value).__name__}")
-    ours = {id(p) for p in params}
+    ours = {id(p) for group in base.param_groups for p in group["params"]}
     if not any(id(p) in ours for p in value.parameters()):
         raise ValueError(
             f"model ({type(value).__name__}) has none of the optimizer's parameters: pass the "
@@ -128,12 +128,12 @@ def model(value: nn.Module | None, params: Iterable[Tensor]) -> None:
         )
 
 
-def recomputable(geometry: object, params: Iterable[Tensor]) -> None:
+def recomputable(geometry: object, base: Optimizer) -> None:
     """Raises where epsilon could not be recomputed to bring the weights home.
 
     Args:
         geometry: the ball.
-        params: the parameters of the optimizer.
+        base: the optimizer of the parameters.
 
     Raises:
         ValueError: the ball changes with the weights, or they have low precision.
@@ -143,7 +143,8 @@ def recomputable(geometry: object, params: Iterable[Tensor]) -> None:
             f'restore="recompute" cannot be used with {geometry}: its epsilon depends on the '
             'weights, which have moved by then. Use restore="copy".'
         )
-    for p in params:
+    climbed = [group for group in base.param_groups if group.get("rho") != 0]
+    for p in (p for group in climbed for p in group["params"]):
         _exact_enough(p, "recompute")
 
 

@@ -15,9 +15,8 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,33 +25,13 @@ from torch.optim import Optimizer
 from vasso import checks
 from vasso.checkpoints import PREFIX, Form, StateView, form_of, on_devices, split
 from vasso.here import Memories
-from vasso.parts import Part, Range, Schedule, Setting
-
-Group: TypeAlias = dict[str, Any]
+from vasso.parts import Part, Schedule, Setting
+from vasso.settings import COST, SKIPPED, STEP, Declared, Group, current, declare, kept_by
 
 FORMAT = 1
-STEP, SKIPPED, COST = f"{PREFIX}step", f"{PREFIX}skipped", f"{PREFIX}cost"
 METHOD, VERSION = f"{PREFIX}method", f"{PREFIX}format"
 
 _guests: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guest]] = weakref.WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A setting that lives in the param groups.
-
-    Attributes:
-        name: its name in the papers.
-        key: its key in the groups: the name, or the name with our prefix where the base has a
-            setting of that name already (Adadelta's rho).
-        value: the constructor's value.
-        range: the values it may take.
-    """
-
-    name: str
-    key: str
-    value: Setting
-    range: Range
 
 
 class Guest(Optimizer):
@@ -88,6 +67,8 @@ class Guest(Optimizer):
             )
         settings = declare(base, rho, parts)
         strip(base, settings)
+        for group in base.param_groups:
+            current(settings, group, {})
         fields = {"base": base, "parts": parts, "settings": settings}
         self.__setstate__({**fields, "_memories": {}, "_schedules": [], "_form": {}})
         self._adopt_groups()
@@ -119,6 +100,7 @@ class Guest(Optimizer):
         Args:
             param_group: as for any torch optimizer, with `rho` and the like if wanted.
         """
+        current(self.settings, param_group, {})
         self.base.add_param_group(param_group)
         self._adopt_groups()
 
@@ -145,10 +127,9 @@ class Guest(Optimizer):
                 continue
             given = {s.name: group.get(s.key, s.value) for s in self.settings}
             schedules = {name: value for name, value in given.items() if callable(value)}
-            stamp, values = self._stamp(), self._values(group, given)
+            values = current(self.settings, group, schedules)
             self._schedules[index : index + 1] = [schedules]
-            group.update({s.key: values[s.name] for s in self.settings})
-            group.update(stamp)
+            group.update({s.key: values[s.name] for s in self.settings} | self._stamp())
 
     def _stamp(self) -> Group:
         """Counters and the method's name, as every group carries them."""
@@ -157,20 +138,14 @@ class Guest(Optimizer):
         counters = {key: known.get(key, zero) for key, zero in zeros.items()}
         return {**counters, METHOD: self.method, VERSION: FORMAT}
 
-    def _values(self, group: Group, given: Mapping[str, Setting]) -> dict[str, float]:
-        """The settings of a group as numbers, schedules asked and ranges checked."""
-        step, lr = group.get(STEP, 0), float(group.get("lr") or 0.0)
-        asked = {n: value(step, lr) if callable(value) else value for n, value in given.items()}
-        return {s.name: s.range.check(s.name, asked[s.name]) for s in self.settings}
-
     def _current_settings(self) -> list[dict[str, float]]:
         """The settings of each group for this step; what a schedule says is written into it."""
-        current = []
+        found = []
         for group, schedules in zip(self.param_groups, self._schedules, strict=True):
-            values = self._values(group, {s.name: group[s.key] for s in self.settings} | schedules)
+            values = current(self.settings, group, schedules)
             group.update({s.key: values[s.name] for s in self.settings if s.name in schedules})
-            current.append(values)
-        return current
+            found.append(values)
+        return found
 
     def _count(self, key: str, amount: float = 1) -> None:
         for group in self.param_groups:
@@ -189,15 +164,16 @@ class Guest(Optimizer):
         self._memories.clear()
         self.state.update(state)
 
-    def _kept(self, p: Tensor) -> list[str]:
-        """The names of the vectors that the settings of its group ask us to remember of p."""
+    def _kept(self) -> dict[Tensor, list[str]]:
+        """The names of the vectors that its settings ask us to remember of each parameter."""
+        kept = {}
         for group, schedules in zip(self.param_groups, self._schedules, strict=True):
-            if any(p is other for other in group["params"]):
-                values = {s.name: group[s.key] for s in self.settings}
-                if values["rho"] == 0 and "rho" not in schedules:
-                    return []
-                return [name for part in self.parts for name in _kept_by(part, values, schedules)]
-        return []
+            values = {s.name: group[s.key] for s in self.settings}
+            idle = values["rho"] == 0 and "rho" not in schedules
+            parts = () if idle else self.parts
+            names = [name for part in parts for name in kept_by(part, values, schedules)]
+            kept.update(dict.fromkeys(group["params"], names))
+        return kept
 
     def _is_probe(self) -> bool:
         """Whether this is the getters' step on zero gradients, to initialise an empty state."""
@@ -358,43 +334,6 @@ class Guest(Optimizer):
         if not had:  # torch adds it to our defaults, which are the base's
             self.base.defaults.pop("differentiable", None)
         _guests[self.base] = weakref.ref(self)
-
-
-def _kept_by(
-    part: Part, values: Mapping[str, float], schedules: Mapping[str, Schedule]
-) -> tuple[str, ...]:
-    """What a part would remember under these settings, now or when a schedule moves."""
-    moves = any(name in schedules for name in part.scheduled)
-    keeps = moves or part.keeps(**{name: values[name] for name in part.scheduled})
-    return part.remembers if keeps else ()
-
-
-def declare(base: Optimizer, rho: Setting, parts: tuple[Part, ...]) -> tuple[Declared, ...]:
-    """The settings of a method and the keys under which they live in the groups of a base.
-
-    Args:
-        base: the optimizer to wrap.
-        rho: the radius.
-        parts: what the method is made of.
-
-    Returns:
-        rho first, then the settings of the parts in their order.
-
-    Raises:
-        ValueError: rho is out of range, or two parts use one name.
-    """
-    found: dict[str, tuple[Setting, Range]] = {"rho": (rho, Range(least=0))}
-    if not callable(rho):
-        found["rho"][1].check("rho", rho)
-    for part in parts:
-        for name, allowed in part.scheduled.items():
-            if name in found:
-                raise ValueError(f"two parts have a setting called {name!r}: {parts}")
-            found[name] = (getattr(part, name), allowed)
-    return tuple(
-        Declared(name, PREFIX + name if name in base.defaults else name, value, allowed)
-        for name, (value, allowed) in found.items()
-    )
 
 
 def check_origin(groups: list[Group], method: str) -> None:

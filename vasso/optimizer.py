@@ -24,7 +24,6 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from vasso import checks, randomness
 from vasso.ascents import Ascent, OneStep
@@ -32,13 +31,13 @@ from vasso.batchnorm import Mode, Statistics, unattended
 from vasso.descents import Descent, Perturbed
 from vasso.directions import Direction, Ema
 from vasso.geometries import L2, Geometry
-from vasso.guest import COST, SKIPPED, STEP, Guest
 from vasso.here import Climb, Here, Memory, Norms, Restore
 from vasso.parts import Setting
 from vasso.policies import Always, Policy
-from vasso.records import StepRecord, StepSummary
-from vasso.underway import NonFiniteError, UnderWay
-from vasso.vectors import Vector, measured, norm
+from vasso.records import StepSummary
+from vasso.settings import COST, SKIPPED, STEP
+from vasso.underway import NonFiniteError, Traveller
+from vasso.vectors import Vector, is_safe, measured, norm
 
 Closure: TypeAlias = Callable[[], Any]
 Wanted: TypeAlias = Literal["up", "down"]
@@ -56,7 +55,7 @@ class Options(TypedDict, total=False):
     clip_norm: float | None
 
 
-class SharpnessAware(Guest):
+class SharpnessAware(Traveller):
     """Descends by the gradient of an adversary: weights a little uphill from where they are.
 
     x_{t+1} = x_t - lr u,  u = g_t(x_t + epsilon_t),  epsilon_t = rho d_t / ||d_t||
@@ -98,8 +97,6 @@ class SharpnessAware(Guest):
         2.0
     """
 
-    _now: UnderWay
-
     def __init__(
         self,
         base: Optimizer,
@@ -128,15 +125,15 @@ class SharpnessAware(Guest):
         self.ascent = checks.part("ascent", ascent or OneStep(), Ascent)
         self.descent = checks.part("descent", descent or Perturbed(), Descent)
         self.policy = checks.part("policy", policy or Always(), Policy)
-        parts = (self.direction, self.geometry, self.ascent, self.descent, self.policy)
-        super().__init__(base, rho, parts)
-        checks.model(model, self._params())
-        self.model = model
-        self.statistics = Statistics(model, batchnorm)
+        checks.base(base)
+        checks.model(model, base)
+        if restore == "recompute":
+            checks.recomputable(self.geometry, base)
+        self.model, self.statistics = model, Statistics(model, batchnorm)
         self.same_rng, self.restore, self.sync = same_rng, restore, sync
         self.nonfinite, self.clip_norm = nonfinite, clip_norm
-        if restore == "recompute":
-            checks.recomputable(self.geometry, self._params())
+        parts = (self.direction, self.geometry, self.ascent, self.descent, self.policy)
+        super().__init__(base, rho, parts)
 
     # -- the algorithm ----------------------------------------------------------------------------
 
@@ -165,12 +162,11 @@ class SharpnessAware(Guest):
                 yield "down"
                 h = here.gradients()  # g_t(x_t + epsilon_t)
                 self._measure_last()
-        elif aloft and self._now.other_data:
-            self._clear_gradients()
-            yield "down"
-            g = here.gradients()
-            self._measure_last()
         else:
+            if aloft and self._now.other_data:
+                self._clear_gradients()
+                yield "down"
+                g = here.gradients()
             self._measure_last()
         u = self.descent(g, h, here, **here.of(self.descent))
         for p, gradient in zip(here.w, u, strict=True):
@@ -196,7 +192,7 @@ class SharpnessAware(Guest):
         now = self._now
         self._refuse_away("step()")
         if closure is None:
-            return self._probe_or_step()
+            return self._step_without_closure()
         now.pending, now.losses, now.other_data = None, [], ascent_closure is not None
         passes = {"up": ascent_closure or closure, "down": closure}
         self._begin()
@@ -212,7 +208,7 @@ class SharpnessAware(Guest):
         finally:
             self._come_home()
         self._descend()
-        return now.losses[0]
+        return now.losses[0 if now.summary.climbed else -1]
 
     @contextmanager
     def ascended(self) -> Iterator[bool]:
@@ -256,10 +252,12 @@ class SharpnessAware(Guest):
         except NonFiniteError as trouble:
             self._skip(trouble)
         finally:
-            with torch.no_grad():
-                walk.close()
-                self._come_home()
             now.ascended = False
+            with torch.no_grad():
+                try:
+                    walk.close()
+                finally:
+                    self._come_home()
 
     def _enter(self, walk: Iterator[Wanted]) -> tuple[bool, list[tuple[Tensor, Tensor | None]]]:
         """Climbs, if this step does; else takes the first gradient aside while the body runs."""
@@ -365,31 +363,9 @@ class SharpnessAware(Guest):
             self.statistics.recover()
             where = "w + epsilon" if self._now.away else "w"
             raise NonFiniteError(f"the gradient at {where} has norm {value}")
+        self._now.descent_is_safe = is_safe(value, length.dtype)
         if self._now.away:
             self._now.summary = replace(self._now.summary, h_norm=length)
-
-    def _tell(
-        self,
-        here: Here,
-        g: Vector | None,
-        d: Vector | None,
-        epsilon: Vector | None,
-        h: list[Tensor | None] | None,
-    ) -> None:
-        """Completes the summary and hands a record to whoever observes."""
-        now = self._now
-        losses = [loss.detach() if isinstance(loss, Tensor) else loss for loss in now.losses]
-        climbed = now.summary.climbed
-        now.summary = replace(
-            now.summary,
-            loss=losses[0] if losses else None,
-            loss_at="w, ascent data" if now.other_data and climbed else "w",
-            perturbed_loss=losses[1] if climbed and len(losses) > 1 else None,
-        )
-        if now.observers:
-            record = StepRecord(here.step, here.w, g or [], d or [], epsilon, h, now.summary)
-            for observer in list(now.observers.values()):
-                observer(record)
 
     def _evaluate(self, closure: Closure) -> None:
         """One pass: the closure, with gradients on, checked and counted."""
@@ -401,11 +377,13 @@ class SharpnessAware(Guest):
         if now.pending is None:
             self._count(COST)
 
-    def _probe_or_step(self) -> None:
-        if self._is_probe():
-            self._learn_form()
-            return
+    def _step_without_closure(self) -> None:
+        """Ends what `ascended` has begun; else a plain step, or what the getters take for one."""
         if self._now.pending is None:
+            if self._is_probe():
+                self._learn_form()
+                return
+            self._now.summary, self._now.descent_is_safe = StepSummary(), True
             self._count(COST)  # the caller's own pass
         self._descend()
         self.statistics.remember()
@@ -416,7 +394,8 @@ class SharpnessAware(Guest):
         if pending == "skip":
             return
         if self.clip_norm is not None:
-            length = norm(self._going_down())
+            u = self._going_down()
+            length = norm(u) if self._now.descent_is_safe else measured(u)[0]
             nn.utils.clip_grads_with_norm_(self._params(), self.clip_norm, length)
         self.base.step()
         self._count(STEP)
@@ -444,63 +423,6 @@ class SharpnessAware(Guest):
         if self._now.climb is not None:
             self._now.climb.come_home()
 
-    # -- what a user may ask ----------------------------------------------------------------------
-
-    @property
-    def cost(self) -> float:
-        """Gradient evaluations so far: forwards with backward, in units of one batch."""
-        return float(self.param_groups[0][COST])
-
-    @property
-    def skipped(self) -> int:
-        """Steps skipped so far because a gradient was not finite."""
-        return int(self.param_groups[0][SKIPPED])
-
-    @property
-    def perturbed(self) -> bool:
-        """Whether the weights are at w + epsilon just now: a closure should not log there."""
-        return self._now.away
-
-    @property
-    def last(self) -> StepSummary:
-        """What the last step knew anyway: losses, norms, whether it climbed."""
-        return self._now.summary
-
-    def observe(self, observer: Callable[[StepRecord], None]) -> RemovableHandle:
-        """Calls someone with the vectors of each step, before the base steps.
-
-        Args:
-            observer: takes a `StepRecord`; what it wants to keep it has to clone.
-
-        Returns:
-            A handle; `remove()` ends it. Without observers no record is made.
-
-        Example:
-            >>> from vasso import SAM
-            >>> w = torch.tensor([3.0, 4.0], requires_grad=True)
-            >>> opt = SAM(torch.optim.SGD([w], lr=0.1), rho=0.5)
-            >>> handle = opt.observe(lambda record: print(record.epsilon))
-            >>> w.square().sum().backward()
-            >>> with opt.ascended():
-            ...     w.square().sum().backward()
-            [tensor([0.3000, 0.4000])]
-            >>> handle.remove()
-        """
-        handle = RemovableHandle(self._now.observers)
-        self._now.observers[handle.id] = observer
-        return handle
-
-    def _refuse_away(self, what: str) -> None:
-        if self._now.gone:
-            raise RuntimeError(
-                f"{what}: this {type(self).__name__} has given its base back (unwrap)"
-            )
-        if self._now.ascended or self._now.away:
-            raise RuntimeError(
-                f"{what} inside ascended(), or in a closure at w + epsilon: the weights are not at "
-                "home. Leave the block first."
-            )
-
     def _refuse_first_pass(self) -> None:
         for name, wrong in (
             ("same_rng=True", self.same_rng),
@@ -511,19 +433,3 @@ class SharpnessAware(Guest):
                     f"{name} has to prepare the first pass, which ascended() does not own: use "
                     "step(closure)"
                 )
-
-    def _give_back(self) -> None:
-        self._now.gone = True
-        self._now.attic.clear()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        del state["_now"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_now": UnderWay()})
-
-    def __repr__(self) -> str:
-        told = ", ".join(f"{s.name}={self.param_groups[0][s.key]:g}" for s in self.settings)
-        return f"{type(self).__name__}({told}; {self.method})\n{self.base!r}"

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
-from vasso.here import Climb
+from vasso.guest import Guest
+from vasso.here import Climb, Here
 from vasso.records import StepRecord, StepSummary
+from vasso.settings import COST, SKIPPED
+from vasso.vectors import Vector
 
 
 class NonFiniteError(ArithmeticError):
@@ -34,6 +38,7 @@ class UnderWay:
         losses: what the closures of this step returned, in order.
         norms_are_safe: the last norms of g and d were far from under- and overflow; the next slope
             is an average of both, so its norm need not be looked at by the host.
+        descent_is_safe: the same of the gradient that goes down.
         started: whether a step has been begun.
         gone: whether the base has been given back.
         summary: of the last step.
@@ -47,6 +52,7 @@ class UnderWay:
     other_data: bool = False
     losses: list[Any] = field(default_factory=list)
     norms_are_safe: bool = False
+    descent_is_safe: bool = True
     started: bool = False
     gone: bool = False
     summary: StepSummary = field(default_factory=StepSummary)
@@ -56,3 +62,108 @@ class UnderWay:
     def away(self) -> bool:
         """Whether weights are at w + epsilon."""
         return self.climb is not None and self.climb.away
+
+
+class Traveller(Guest):
+    """A guest that is sometimes away from home, and what one may ask it.
+
+    Attributes:
+        _now: what is under way.
+    """
+
+    _now: UnderWay
+
+    @property
+    def cost(self) -> float:
+        """Gradient evaluations so far: forwards with backward, in units of one batch."""
+        return float(self.param_groups[0][COST])
+
+    @property
+    def skipped(self) -> int:
+        """Steps skipped so far because a gradient was not finite."""
+        return int(self.param_groups[0][SKIPPED])
+
+    @property
+    def perturbed(self) -> bool:
+        """Whether the weights are at w + epsilon just now: a closure should not log there."""
+        return self._now.away
+
+    @property
+    def last(self) -> StepSummary:
+        """What the last step knew anyway: losses, norms, whether it climbed."""
+        return self._now.summary
+
+    def observe(self, observer: Callable[[StepRecord], None]) -> RemovableHandle:
+        """Calls someone with the vectors of each step, before the base steps.
+
+        Args:
+            observer: takes a `StepRecord`; what it wants to keep it has to clone.
+
+        Returns:
+            A handle; `remove()` ends it. Without observers no record is made.
+
+        Example:
+            >>> import torch
+            >>> from vasso import SAM
+            >>> w = torch.tensor([3.0, 4.0], requires_grad=True)
+            >>> opt = SAM(torch.optim.SGD([w], lr=0.1), rho=0.5)
+            >>> handle = opt.observe(lambda record: print(record.epsilon))
+            >>> w.square().sum().backward()
+            >>> with opt.ascended():
+            ...     w.square().sum().backward()
+            [tensor([0.3000, 0.4000])]
+            >>> handle.remove()
+        """
+        handle = RemovableHandle(self._now.observers)
+        self._now.observers[handle.id] = observer
+        return handle
+
+    def _refuse_away(self, what: str) -> None:
+        if self._now.gone:
+            raise RuntimeError(
+                f"{what}: this {type(self).__name__} has given its base back (unwrap)"
+            )
+        if self._now.ascended or self._now.away:
+            raise RuntimeError(
+                f"{what} inside ascended(), or in a closure at w + epsilon: the weights are not at "
+                "home. Leave the block first."
+            )
+
+    def _give_back(self) -> None:
+        self._now.gone = True
+        self._now.attic.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        del state["_now"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_now": UnderWay()})
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{s.name}={self.param_groups[0][s.key]:g}" for s in self.settings)
+        return f"{type(self).__name__}({told}; {self.method})\n{self.base!r}"
+
+    def _tell(
+        self,
+        here: Here,
+        g: Vector | None,
+        d: Vector | None,
+        epsilon: Vector | None,
+        h: list[Tensor | None] | None,
+    ) -> None:
+        """Completes the summary and hands a record to whoever observes."""
+        now = self._now
+        losses = [loss.detach() if isinstance(loss, Tensor) else loss for loss in now.losses]
+        climbed = now.summary.climbed
+        now.summary = replace(
+            now.summary,
+            loss=losses[0 if climbed else -1] if losses else None,
+            loss_at="w, ascent data" if now.other_data and climbed else "w",
+            perturbed_loss=losses[1] if climbed and len(losses) > 1 else None,
+        )
+        if now.observers:
+            record = StepRecord(here.step, here.w, g or [], d or [], epsilon, h, now.summary)
+            for observer in list(now.observers.values()):
+                observer(record)
