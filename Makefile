@@ -1,0 +1,41 @@
+# Two commands do all the set-up: `make demo` and `make test`. Everything is installed into a venv
+# of the project; nothing needs root.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-slow lint types bench clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vasso needs Python 3.11 or newer, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(READY)  ## train on digits with wrong labels: SGD, SAM, VaSSO (about two minutes)
+	$(BIN)/python examples/noisy_digits.py
+
+test: lint types $(READY)  ## everything that matters
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-slow: $(READY)  ## what takes minutes
+	$(BIN)/python -m pytest -q -m slow
+
+lint: $(READY)  ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## mypy --strict on the package
+	$(BIN)/mypy
+
+bench: $(READY)  ## the cost of a step beyond the base, in reads and writes of the weights
+	$(BIN)/python benchmarks/overhead.py
+
+clean:  ## remove the venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
