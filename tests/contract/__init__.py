@@ -1,0 +1,1 @@
+"""Every preset, every base, every promise."""
