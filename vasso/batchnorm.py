@@ -71,8 +71,15 @@ class Statistics:
             self.put_back(self._before)
 
     @contextmanager
-    def second_pass(self) -> Iterator[None]:
-        """Lets the pass inside move the statistics only if the mode says so and it succeeds."""
+    def second_pass(self, only: bool = False) -> Iterator[None]:
+        """Lets the pass inside move the statistics only if the mode says so and it succeeds.
+
+        Args:
+            only: there was no pass at w, so that this one moves them in every mode.
+
+        Yields:
+            Nothing.
+        """
         at_w = self.copy()
         if self.mode == "perturbed":
             self.put_back(self._before)
@@ -81,7 +88,7 @@ class Statistics:
         except BaseException:
             self.put_back(at_w)
             raise
-        if self.mode == "clean":
+        if self.mode == "clean" and not only:
             self.put_back(at_w)
 
 

@@ -8,15 +8,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
-from torch import Tensor
-
-from vasso.here import Here
+from vasso.here import Gradient, Here, Memory
 from vasso.parts import Part
-
-Gradient: TypeAlias = list[Tensor | None]
-"""One gradient for each of `here.w`, None where a tensor got none in that pass."""
 
 
 @dataclass(frozen=True)
@@ -24,19 +19,26 @@ class Descent(Part):
     """Which gradient goes down?
 
     Attributes:
-        needs_clean: the gradient at w has to live until the end of the step.
+        needs_path: the gradients of all points have to live until the end, not only the last.
     """
 
-    needs_clean: ClassVar[bool] = False
+    needs_path: ClassVar[bool] = False
 
     def __call__(
-        self, g: Gradient | None, h: Gradient | None, here: Here, **settings: list[float]
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: Memory,
+        here: Here,
+        **settings: list[float],
     ) -> Gradient:
         """The gradient for the base of the tensors that may be climbed; others keep theirs.
 
         Args:
             g: the gradient at w; None after a climb unless the part needs it.
-            h: the gradient at w + epsilon; None if this step did not climb.
+            path: the gradients at the points above w, the last one at the end; empty if this step
+                did not climb.
+            memory: the vectors this part remembers, to be updated in place.
             here: the step.
             **settings: the value of each scheduled setting for each tensor.
 
@@ -51,6 +53,11 @@ class Perturbed(Descent):
     """Descends by the gradient at the adversary: u = g_t(x_t + epsilon_t)."""
 
     def __call__(
-        self, g: Gradient | None, h: Gradient | None, here: Here, **settings: list[float]
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: Memory,
+        here: Here,
+        **settings: list[float],
     ) -> Gradient:
-        return h if h is not None else (g or [])
+        return path[-1] if path else (g or [])

@@ -2,7 +2,7 @@
 
 | geometry | epsilon                | ball               |
 |----------|------------------------|--------------------|
-| `L2`     | rho d / \\|\\|d\\|\\|  | \\|\\|epsilon\\|\\| <= rho |
+| `L2`     | rho d / ||d||          | ||epsilon|| <= rho |
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from vasso.here import Here
+from vasso.here import Here, Memory
 from vasso.parts import Part
 from vasso.vectors import Vector
 
@@ -25,16 +25,21 @@ class Geometry(Part):
 
     Attributes:
         depends_on_w: the ball changes with the weights, so that epsilon cannot be computed again
-            from the slope alone.
+            from the slope alone. It is that of `here.x`, the weights at home, wherever we are.
+        needs_names: weights, biases and the like are treated differently.
+        asks_more: the geometry takes gradients of its own (`here.gradient`).
     """
 
     depends_on_w: ClassVar[bool] = False
+    needs_names: ClassVar[bool] = False
+    asks_more: ClassVar[bool] = False
 
-    def __call__(self, d: Vector, here: Here) -> tuple[Vector, Tensor]:
+    def __call__(self, d: Vector, memory: Memory, here: Here) -> tuple[Vector, Tensor]:
         """The maximiser of <d, epsilon> over the ball, as epsilon = rho push / length.
 
         Args:
             d: the slope, one tensor for each of `here.w`.
+            memory: the vectors this part remembers, to be updated in place.
             here: the step.
 
         Returns:
@@ -42,6 +47,30 @@ class Geometry(Part):
             infinite where there is nothing to climb.
         """
         raise NotImplementedError
+
+    def length(self, v: Vector, here: Here) -> Tensor:
+        """The norm whose unit ball, times rho, is climbed in.
+
+        Args:
+            v: one tensor for each of `here.w`.
+            here: the step.
+
+        Returns:
+            A 0-dim tensor.
+        """
+        raise NotImplementedError
+
+
+def or_infinite(length: Tensor) -> Tensor:
+    """The length, or infinity where it is 0: dividing by it then gives 0 without asking the host.
+
+    Args:
+        length: a 0-dim tensor.
+
+    Returns:
+        Another.
+    """
+    return torch.where(length > 0, length, math.inf)
 
 
 @dataclass(frozen=True)
@@ -56,9 +85,12 @@ class L2(Geometry):
     eps: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.eps < math.inf:
             raise ValueError(f"eps must be at least 0 and finite, got {self.eps}")
 
-    def __call__(self, d: Vector, here: Here) -> tuple[Vector, Tensor]:
-        length = here.norm(d)
-        return d, torch.where(length > 0, length + self.eps, math.inf)
+    def __call__(self, d: Vector, memory: Memory, here: Here) -> tuple[Vector, Tensor]:
+        return d, or_infinite(here.norm(d)) + self.eps
+
+    def length(self, v: Vector, here: Here) -> Tensor:
+        return here.norm(v)

@@ -102,6 +102,6 @@ def kept_by(
     Returns:
         Their names.
     """
-    moves = any(name in schedules for name in part.scheduled)
-    keeps = moves or part.keeps(**{name: values[name] for name in part.scheduled})
-    return part.remembers if keeps else ()
+    if any(name in schedules for name in part.scheduled):
+        return part.remembers
+    return part.keeps(**{name: values[name] for name in part.scheduled})
