@@ -191,10 +191,31 @@ def sensible(
             f"{policy} spares gradients at w, and {direction} does not say what to do without: "
             'use Ema(theta, stale="stay") or "follow"'
         )
+    asks = [part for part in (direction, geometry) if part.asks_more]
+    if ascent.points > 1 and asks:
+        raise ValueError(f"{asks[0]} takes gradients of its own only at w, {ascent} climbs further")
     if ascent.points > 1 and not direction.needs_clean:
         raise ValueError(
             f"{ascent} looks at the slope of each point, but {direction} ignores gradients there: "
             "use OneStep()"
+        )
+
+
+def no_theta(theta: object, method: str, direction: object) -> None:
+    """Raises if variance suppression is asked of a method whose slope is not the batch gradient.
+
+    Args:
+        theta: what was given.
+        method: its name.
+        direction: its slope.
+
+    Raises:
+        TypeError: something was given.
+    """
+    if theta is not None:
+        raise TypeError(
+            f"{method} takes no theta: its slope is {direction}, not the batch gradient that "
+            "Ema(theta) averages"
         )
 
 

@@ -92,6 +92,10 @@ class Footwork(Traveller):
         here = Here(self.param_groups[0][STEP], settings=settings)
         here.base_state = lambda p: self.base.state.get(p, {})
         here.gradient = partial(self._extra_gradient, here, share)
+        here.samples = lambda n: [
+            share.up.subset(torch.tensor([i]))  # type: ignore[attr-defined]
+            for i in range(min(n, len(share.up)))  # type: ignore[arg-type]
+        ]
         return here
 
     def _asks(self, memory: Memory, here: Here) -> bool:
@@ -154,8 +158,9 @@ class Footwork(Traveller):
         """A gradient that a part asks for: the random numbers are those of the pass at w."""
         if data == "full" and self.source is None:
             raise TypeError(f"{self.direction} needs all of the data: pass source=")
-        wanted = share.up if data == "batch" else self.source.full if data == "full" else data  # type: ignore[union-attr]
-        kept = [(p, p.grad) for p in self._params()]
+        full = self.source.full() if self.source is not None and data == "full" else data
+        wanted = share.up if data == "batch" else full
+        outer, kept = self._now.climb, [(p, p.grad) for p in self._params()]
         draws = randomness.current(self._params())
         self._clear_gradients()
         if self._now.draws is not None:
@@ -163,10 +168,11 @@ class Footwork(Traveller):
         with self._climb(here, Memory({})) as x, self.statistics.second_pass():
             if at is not None:
                 x.go_to(at)
-            self._evaluate(wanted)
+            self._evaluate(wanted)  # type: ignore[arg-type]
             self._now.losses.pop()
             gradient = here.gradients()
             self._measure_last()
+        self._now.climb = outer
         randomness.replay(draws)
         for p, before in kept:
             p.grad = before

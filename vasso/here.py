@@ -64,6 +64,10 @@ class Norms:
         self._known.clear()
 
 
+def _unasked(*args: object, **kwargs: object) -> Any:
+    raise RuntimeError("this step cannot give more data or gradients than its own")
+
+
 @dataclass
 class Here:
     """One step, as its parts may see it.
@@ -78,7 +82,8 @@ class Here:
         settings: the current value of every setting, `rho` among them, for each of w.
         norm: the norm over all tensors of a list together, a 0-dim tensor on the device.
         base_state: parameter -> the base's entries, to read.
-        gradient: an extra gradient, ``gradient(at=vector or None, data="batch" | "full")``.
+        gradient: an extra gradient, ``gradient(at=vector, data="batch" | "full" | closure)``.
+        samples: the first samples of the batch, ``samples(how many)``, each a closure.
     """
 
     step: int
@@ -89,7 +94,8 @@ class Here:
     settings: dict[str, list[float]] = field(default_factory=dict)
     norm: Norms = field(default_factory=Norms)
     base_state: Callable[[Tensor], Mapping[str, Any]] = field(default=lambda p: {}, repr=False)
-    gradient: Callable[..., Gradient] | None = field(default=None, repr=False)
+    gradient: Callable[..., Gradient] = field(default=_unasked, repr=False)
+    samples: Callable[[int], list[Any]] = field(default=_unasked, repr=False)
 
     @property
     def rho(self) -> list[float]:
@@ -133,6 +139,7 @@ class Here:
             self.norm,
             self.base_state,
             self.gradient,
+            self.samples,
         )
         return some, [d[i] for i in rows]
 
@@ -147,6 +154,25 @@ class Here:
         """
         return [
             torch.randn(
+                p.shape,
+                generator=torch.Generator(p.device).manual_seed(mixed(seed, self.step, i)),
+                device=p.device,
+                dtype=torch.promote_types(p.dtype, torch.float32),
+            )
+            for i, p in enumerate(self.w)
+        ]
+
+    def uniform(self, seed: int) -> Vector:
+        """Like `noise`, with numbers evenly spread over [0, 1).
+
+        Args:
+            seed: of the part that asks.
+
+        Returns:
+            One tensor for each of w, in float32 or more.
+        """
+        return [
+            torch.rand(
                 p.shape,
                 generator=torch.Generator(p.device).manual_seed(mixed(seed, self.step, i)),
                 device=p.device,
@@ -360,12 +386,13 @@ class Climb:
         up, slope = self.here.where_rho_is_positive(d)
         push, length = self.ball(slope, up)
         radii = [add * radius for radius in up.rho]
-        if not self.away:
+        first = not self.away
+        if first:
             self._leave_home(up, push, length, radii)
         elif keep != 1:
             torch._foreach_lerp_(up.w, self._home, 1 - keep)
         add_scaled_(up.w, push, length, radii)
-        if limit is not None:
+        if limit is not None and not first:  # the first point is inside
             self._stay_inside(up, limit)
         torch.clear_autocast_cache()  # else the next pass would see w through cached copies
 

@@ -82,6 +82,7 @@ class SharpnessAware(Footwork):
         nonfinite: what to do when a gradient is infinite or NaN: "skip" the step, "raise", or
             "ignore" (no check, no host synchronisation).
         clip_norm: clips the norm of the gradient that goes down, never of what enters the slope.
+        theta: belongs to the direction, as in ``direction=Ema(0.4)``; an error here.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -116,7 +117,9 @@ class SharpnessAware(Footwork):
         sync: Literal["global"] = "global",
         nonfinite: Literal["skip", "raise", "ignore"] = "skip",
         clip_norm: float | None = None,
+        theta: None = None,
     ) -> None:
+        checks.no_theta(theta, type(self).__name__, direction)
         checks.one_of("batchnorm", batchnorm, "clean", "both", "perturbed")
         checks.one_of("restore", restore, "copy", "recompute")
         checks.one_of("sync", sync, "global")
@@ -248,9 +251,10 @@ class SharpnessAware(Footwork):
             return [Share(ascent_closure, closure)]
         if all(row["rho"] == 0 for row in self._current_settings()):
             return [Share(closure, closure)]
-        if self.plan.needs_batch and not isinstance(closure, Batch):
+        part = self.plan if self.plan.needs_batch else self.geometry
+        if part.needs_batch and not isinstance(closure, Batch):
             raise TypeError(
-                f"{self.plan} has to see samples: pass a vasso.Batch to step(), for example "
+                f"{part} has to see samples: pass a vasso.Batch to step(), for example "
                 f"vasso.Samples(opt.zero_grad, losses_of, x, y), not {closure!r}"
             )
         return self.plan(closure, self.param_groups[0][STEP])

@@ -89,9 +89,21 @@ class Part:
     counts: ClassVar[Mapping[str, float]] = {}
     needs_clean: ClassVar[bool] = False
 
+    def value_of(self, name: str) -> Setting:
+        """The constructor's value of a setting.
+
+        Args:
+            name: one of those in `scheduled`.
+
+        Returns:
+            A number or a schedule.
+        """
+        value: Setting = getattr(self, name)
+        return value
+
     def __post_init__(self) -> None:
         for name, allowed in self.scheduled.items():
-            value = getattr(self, name)
+            value = self.value_of(name)
             if not callable(value):
                 allowed.check(name, value)
 

@@ -1,8 +1,13 @@
 """Which data where? A plan divides the data of a step into shares, each climbed by itself.
 
-| plan        | adversary from        | gradient from            | needs a `Batch` |
-|-------------|-----------------------|--------------------------|-----------------|
-| `Same`      | the batch             | the batch                | no              |
+| plan        | adversary from          | gradient from                     | needs a `Batch` |
+|-------------|-------------------------|-----------------------------------|-----------------|
+| `Same`      | the batch               | the batch                         | no              |
+| `Chunks`    | each chunk of m samples | that chunk                        | yes             |
+| `SubSample` | m samples of the batch  | the batch                         | yes             |
+| `SelectTop` | the batch               | the samples whose loss rises most | yes             |
+
+An adversary from a batch of its own needs no plan: `step(closure, ascent_closure=...)`.
 
 The step is the mean of the algorithm over the shares.
 """
@@ -16,7 +21,11 @@ from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from vasso.parts import Part
+from vasso.here import mixed
+from vasso.parts import Part, Range
+
+FORWARD = 1 / 3
+"""What a forward pass without backward costs, in gradients."""
 
 Data: TypeAlias = Callable[[], Any]
 """Zeroes the gradients, computes the loss, calls backward and returns the loss: a closure."""
@@ -58,6 +67,12 @@ class Samples:
         losses_of: the tensors -> one loss for each sample, with gradients.
         *tensors: the data, each with the samples along its first dimension.
 
+    Attributes:
+        noted: the loss of each sample in the last call, which saves a pass to who wants to know.
+
+    Raises:
+        ValueError: the tensors have not all the same number of samples.
+
     Example:
         >>> w = torch.tensor(2.0, requires_grad=True)
         >>> opt = torch.optim.SGD([w], lr=0.1)
@@ -72,6 +87,7 @@ class Samples:
         self, zero_grad: Callable[[], None], losses_of: Callable[..., Tensor], *tensors: Tensor
     ) -> None:
         self.zero_grad, self.losses_of, self.tensors = zero_grad, losses_of, tensors
+        self.noted: Tensor | None = None
         sizes = {len(tensor) for tensor in tensors}
         if len(sizes) != 1 or 0 in sizes:
             raise ValueError(f"tensors of a batch must have one length above 0, got {sizes}")
@@ -84,6 +100,7 @@ class Samples:
                 f"losses_of must give one loss for each of {len(self)} samples, got shape "
                 f'{tuple(losses.shape)}: use reduction="none"'
             )
+        self.noted = losses.detach()
         loss = losses.mean()
         torch.autograd.backward(loss)
         return loss
@@ -123,8 +140,8 @@ class Samples:
 class Source(Protocol):
     """Where methods get data from that are not in the batch at hand."""
 
-    def full(self) -> Any:
-        """Zeroes the gradients and leaves those of the whole training set; returns the loss."""
+    def full(self) -> Data:
+        """The closure of the whole training set."""
 
     def fresh(self) -> Data:
         """The closure of a batch that has not been used yet."""
@@ -174,3 +191,117 @@ class Same(Plan):
 
     def __call__(self, batch: Any, step: int) -> list[Share]:
         return [Share(batch, batch)]
+
+
+@dataclass(frozen=True)
+class Chunks(Plan):
+    """Every chunk of m samples has an adversary of its own: u is the mean over the chunks.
+
+    m-sharpness, Foret et al., 2021; Andriushchenko and Flammarion, 2022. m = the batch is SAM.
+
+    Args:
+        m: samples in a chunk.
+    """
+
+    m: int = 32
+
+    needs_batch: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one("m", self.m)
+
+    def __call__(self, batch: Any, step: int) -> list[Share]:
+        chunks = batch.split(self.m)
+        return [Share(chunk, chunk, len(chunk) / len(batch)) for chunk in chunks]
+
+
+@dataclass(frozen=True)
+class SubSample(Plan):
+    """The adversary comes from m samples of the batch, its gradient from all: another m-sharpness.
+
+    Args:
+        m: how many, at most the batch has.
+        seed: of the choice, which is a function of seed and step.
+    """
+
+    m: int = 32
+    seed: int = 0
+
+    needs_batch: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one("m", self.m)
+
+    def __call__(self, batch: Any, step: int) -> list[Share]:
+        if self.m >= len(batch):
+            return [Share(batch, batch)]
+        luck = torch.Generator().manual_seed(mixed(self.seed, step))
+        chosen = torch.randperm(len(batch), generator=luck)[: self.m]
+        return [Share(batch.subset(chosen.sort().values), batch)]
+
+
+@dataclass(frozen=True)
+class SelectTop(Plan):
+    """Descends by the samples whose loss rises most at the adversary.
+
+    The sharpness-sensitive data selection of ESAM, Du et al., ICLR 2022: a share gamma of the batch
+    by l_i(w + epsilon) - l_i(w). gamma = 1 is SAM.
+
+    Args:
+        gamma: share of the batch, in (0, 1].
+    """
+
+    gamma: float = 0.5
+
+    needs_batch: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Range(above=0, most=1).check("gamma", self.gamma)
+
+    def __call__(self, batch: Any, step: int) -> list[Share]:
+        if self.gamma == 1:
+            return [Share(batch, batch)]
+        top = _Top(batch, self.gamma)
+        return [Share(top.at_w, top)]
+
+
+class _Top:
+    """A batch whose losses at w are noted, then its top samples at w + epsilon."""
+
+    def __init__(self, batch: Any, gamma: float) -> None:
+        self.batch, self.gamma = batch, gamma
+        self.at_w = _Noted(batch)
+        self.count = max(1, round(gamma * len(batch)))
+        self.cost = FORWARD + self.count / len(batch)
+
+    def __call__(self) -> Any:
+        if self.at_w.losses is None:  # the step did not climb
+            self.cost = 1.0
+            return self.batch()
+        rise = self.batch.losses() - self.at_w.losses
+        return self.batch.subset(rise.topk(self.count).indices.sort().values)()
+
+
+class _Noted:
+    """A batch that notes the loss of each sample where it is called."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.losses: Tensor | None = None
+        self.cost = 1.0
+
+    def __call__(self) -> Any:
+        loss = self.batch()
+        self.losses = getattr(self.batch, "noted", None)
+        if self.losses is None:
+            self.losses = self.batch.losses()
+            self.cost = 1.0 + FORWARD
+        return loss
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
