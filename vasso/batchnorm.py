@@ -92,6 +92,26 @@ class Statistics:
             self.put_back(at_w)
 
 
+@contextmanager
+def evaluating(model: nn.Module | None) -> Iterator[None]:
+    """Puts a model into evaluation mode for a while: a single sample has no batch statistics.
+
+    Args:
+        model: the model, or None to do nothing.
+
+    Yields:
+        Nothing.
+    """
+    training = [m for m in model.modules() if m.training] if model is not None else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
 def unattended(params: Iterable[Tensor]) -> list[nn.Module]:
     """The layers in training mode that keep running statistics and own one of these parameters.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vasso import checks, randomness
 from vasso.ascents import Ascent
-from vasso.batchnorm import Statistics, unattended
+from vasso.batchnorm import Statistics, evaluating, unattended
 from vasso.descents import Descent
 from vasso.directions import Direction
 from vasso.geometries import Geometry
@@ -165,7 +165,12 @@ class Footwork(Traveller):
         self._clear_gradients()
         if self._now.draws is not None:
             randomness.replay(self._now.draws)
-        with self._climb(here, Memory({})) as x, self.statistics.second_pass():
+        single = self.model if callable(data) else None
+        with (
+            self._climb(here, Memory({})) as x,
+            self.statistics.second_pass(),
+            evaluating(single),
+        ):
             if at is not None:
                 x.go_to(at)
             self._evaluate(wanted)  # type: ignore[arg-type]

@@ -293,6 +293,13 @@ class _Noted:
         self.losses: Tensor | None = None
         self.cost = 1.0
 
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def subset(self, indices: Tensor) -> Any:
+        """Some of the samples."""
+        return self.batch.subset(indices)
+
     def __call__(self) -> Any:
         loss = self.batch()
         self.losses = getattr(self.batch, "noted", None)
