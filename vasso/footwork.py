@@ -254,6 +254,8 @@ class Footwork(Traveller):
             part.after(last or [], memory, here)
         for p, gradient in zip(here.w, u, strict=True):
             p.grad = gradient
+        here.g = []  # `here` may live on in a cycle; its vectors must not
+        here.norm.let_go()
 
     def _descend(self) -> None:
         """x_{t+1} = x_t - lr u, as the base does it; nothing if the step is skipped."""
