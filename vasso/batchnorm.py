@@ -71,8 +71,15 @@ class Statistics:
             self.put_back(self._before)
 
     @contextmanager
-    def second_pass(self) -> Iterator[None]:
-        """Lets the pass inside move the statistics only if the mode says so and it succeeds."""
+    def second_pass(self, only: bool = False) -> Iterator[None]:
+        """Lets the pass inside move the statistics only if the mode says so and it succeeds.
+
+        Args:
+            only: there was no pass at w, so that this one moves them in every mode.
+
+        Yields:
+            Nothing.
+        """
         at_w = self.copy()
         if self.mode == "perturbed":
             self.put_back(self._before)
@@ -81,8 +88,28 @@ class Statistics:
         except BaseException:
             self.put_back(at_w)
             raise
-        if self.mode == "clean":
+        if self.mode == "clean" and not only:
             self.put_back(at_w)
+
+
+@contextmanager
+def evaluating(model: nn.Module | None) -> Iterator[None]:
+    """Puts a model into evaluation mode for a while: a single sample has no batch statistics.
+
+    Args:
+        model: the model, or None to do nothing.
+
+    Yields:
+        Nothing.
+    """
+    training = [m for m in model.modules() if m.training] if model is not None else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def unattended(params: Iterable[Tensor]) -> list[nn.Module]:

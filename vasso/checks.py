@@ -6,11 +6,18 @@ import difflib
 import inspect
 import math
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from vasso.ascents import Ascent
+    from vasso.descents import Descent
+    from vasso.directions import Direction
+    from vasso.geometries import Geometry
+    from vasso.policies import Policy
 
 P = TypeVar("P")
 
@@ -128,17 +135,23 @@ def model(value: nn.Module | None, base: Optimizer) -> None:
         )
 
 
-def recomputable(geometry: object, base: Optimizer) -> None:
+def recomputable(geometry: Geometry, ascent: Ascent, base: Optimizer) -> None:
     """Raises where epsilon could not be recomputed to bring the weights home.
 
     Args:
         geometry: the ball.
+        ascent: how the maximum is sought.
         base: the optimizer of the parameters.
 
     Raises:
         ValueError: the ball changes with the weights, or they have low precision.
     """
-    if getattr(geometry, "depends_on_w", False):
+    if ascent.points > 1:
+        raise ValueError(
+            f'restore="recompute" cannot be used with {ascent}: epsilon is a sum of several '
+            'slopes, which are gone by then. Use restore="copy".'
+        )
+    if geometry.depends_on_w:
         raise ValueError(
             f'restore="recompute" cannot be used with {geometry}: its epsilon depends on the '
             'weights, which have moved by then. Use restore="copy".'
@@ -146,6 +159,80 @@ def recomputable(geometry: object, base: Optimizer) -> None:
     climbed = [group for group in base.param_groups if group.get("rho") != 0]
     for p in (p for group in climbed for p in group["params"]):
         _exact_enough(p, "recompute")
+
+
+def sensible(
+    direction: Direction, geometry: Geometry, ascent: Ascent, descent: Descent, policy: Policy
+) -> None:
+    """Raises where parts do not make sense together.
+
+    Args:
+        direction: which way is up?
+        geometry: how far is rho?
+        ascent: how is the maximum sought?
+        descent: which gradient goes down?
+        policy: do we climb this step?
+
+    Raises:
+        ValueError: a part needs a gradient at w that another part does without.
+    """
+    wanting = [part for part in (geometry, descent, policy) if part.needs_clean]
+    if wanting and not direction.needs_clean:
+        raise ValueError(
+            f"{wanting[0]} needs the gradient at w, but {direction} never takes one: use a "
+            "direction that does, such as Ema()"
+        )
+    if wanting and policy.spares_clean:
+        raise ValueError(
+            f"{wanting[0]} needs the gradient at w in every step, but {policy} spares some of them"
+        )
+    if policy.spares_clean and not direction.has_stale:
+        raise ValueError(
+            f"{policy} spares gradients at w, and {direction} does not say what to do without: "
+            'use Ema(theta, stale="stay") or "follow"'
+        )
+    asks = [part for part in (direction, geometry) if part.asks_more]
+    if ascent.points > 1 and asks:
+        raise ValueError(f"{asks[0]} takes gradients of its own only at w, {ascent} climbs further")
+    if ascent.points > 1 and not direction.needs_clean:
+        raise ValueError(
+            f"{ascent} looks at the slope of each point, but {direction} ignores gradients there: "
+            "use OneStep()"
+        )
+
+
+def no_theta(theta: object, method: str, direction: object) -> None:
+    """Raises if variance suppression is asked of a method whose slope is not the batch gradient.
+
+    Args:
+        theta: what was given.
+        method: its name.
+        direction: its slope.
+
+    Raises:
+        TypeError: something was given.
+    """
+    if theta is not None:
+        raise TypeError(
+            f"{method} takes no theta: its slope is {direction}, not the batch gradient that "
+            "Ema(theta) averages"
+        )
+
+
+def same_for_all_groups(name: str, values: list[float]) -> None:
+    """Raises unless a setting of a policy is the same in all groups.
+
+    Args:
+        name: the setting.
+        values: its value for each group.
+
+    Raises:
+        ValueError: they differ.
+    """
+    if len(set(values)) > 1:
+        raise ValueError(
+            f"{name} belongs to the policy and must be the same in all groups: {values}"
+        )
 
 
 def _exact_enough(p: Tensor, restore: str) -> None:

@@ -134,7 +134,7 @@ class Guest(Optimizer):
     def _stamp(self) -> Group:
         """Counters and the method's name, as every group carries them."""
         known: Group = next((g for g in self.base.param_groups if METHOD in g), {})
-        zeros = {STEP: 0, SKIPPED: 0, COST: 0.0}
+        zeros: Group = {STEP: 0, SKIPPED: 0, COST: 0.0, **self._first_numbers()}
         counters = {key: known.get(key, zero) for key, zero in zeros.items()}
         return {**counters, METHOD: self.method, VERSION: FORMAT}
 
@@ -146,6 +146,20 @@ class Guest(Optimizer):
             group.update({s.key: values[s.name] for s in self.settings if s.name in schedules})
             found.append(values)
         return found
+
+    def _first_numbers(self) -> dict[str, float]:
+        """The keys of the numbers that the parts remember, with what they are at first."""
+        found = (part.counts for part in self.parts)
+        return {PREFIX + name: value for counts in found for name, value in counts.items()}
+
+    def _numbers(self) -> dict[str, float]:
+        """The numbers that the parts remember."""
+        group = self.param_groups[0]
+        return {key.removeprefix(PREFIX): group[key] for key in self._first_numbers()}
+
+    def _keep_numbers(self, numbers: Mapping[str, float]) -> None:
+        for group in self.param_groups:
+            group.update({PREFIX + name: value for name, value in numbers.items()})
 
     def _count(self, key: str, amount: float = 1) -> None:
         for group in self.param_groups:

@@ -6,10 +6,11 @@ outside they are x_t again, whatever happened inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from vasso.vectors import Vector, add_scaled_, is_safe, measured, norm
 Restore: TypeAlias = Literal["copy", "recompute"]
 Memories: TypeAlias = dict[Tensor, dict[str, Tensor]]
 """What is remembered of each parameter, by name."""
+
+Gradient: TypeAlias = list[Tensor | None]
+"""One gradient for each of `here.w`, None where a tensor got none in that pass."""
 
 
 @dataclass
@@ -60,21 +64,38 @@ class Norms:
         self._known.clear()
 
 
+def _unasked(*args: object, **kwargs: object) -> Any:
+    raise RuntimeError("this step cannot give more data or gradients than its own")
+
+
 @dataclass
 class Here:
     """One step, as its parts may see it.
 
     Attributes:
-        w: the parameters that have a gradient and may be climbed; at home while a part is asked.
-        settings: the current value of every setting, `rho` among them, for each of w.
         step: how many steps have been completed before this one.
+        w: the parameters that may be climbed: those with a gradient at w, or all where none is
+            taken there.
+        x: the values of w at home, wherever the parameters are just now.
+        g: the gradient at w, one tensor for each of w, while somebody needs it; else empty.
+        names: the name of each of w in the model, None where it is not known.
+        settings: the current value of every setting, `rho` among them, for each of w.
         norm: the norm over all tensors of a list together, a 0-dim tensor on the device.
+        base_state: parameter -> the base's entries, to read.
+        gradient: an extra gradient, ``gradient(at=vector, data="batch" | "full" | closure)``.
+        samples: the first samples of the batch, ``samples(how many)``, each a closure.
     """
 
-    w: Vector
-    settings: dict[str, list[float]]
     step: int
-    norm: Norms
+    w: Vector = field(default_factory=list)
+    x: Vector = field(default_factory=list)
+    g: Vector = field(default_factory=list)
+    names: list[str | None] = field(default_factory=list)
+    settings: dict[str, list[float]] = field(default_factory=dict)
+    norm: Norms = field(default_factory=Norms)
+    base_state: Callable[[Tensor], Mapping[str, Any]] = field(default=lambda p: {}, repr=False)
+    gradient: Callable[..., Gradient] = field(default=_unasked, repr=False)
+    samples: Callable[[int], list[Any]] = field(default=_unasked, repr=False)
 
     @property
     def rho(self) -> list[float]:
@@ -92,7 +113,7 @@ class Here:
         """
         return {name: self.settings[name] for name in part.scheduled}
 
-    def gradients(self) -> list[Tensor | None]:
+    def gradients(self) -> Gradient:
         """What the last pass has left, for each of w."""
         return [p.grad for p in self.w]
 
@@ -108,21 +129,95 @@ class Here:
         if all(radius > 0 for radius in self.rho):
             return self, d
         rows = [i for i, radius in enumerate(self.rho) if radius > 0]
-        settings = {name: [values[i] for i in rows] for name, values in self.settings.items()}
-        return Here([self.w[i] for i in rows], settings, self.step, self.norm), [d[i] for i in rows]
+        some = Here(
+            self.step,
+            [self.w[i] for i in rows],
+            [self.x[i] for i in rows],
+            [self.g[i] for i in rows] if self.g else [],
+            [self.names[i] for i in rows],
+            {name: [values[i] for i in rows] for name, values in self.settings.items()},
+            self.norm,
+            self.base_state,
+            self.gradient,
+            self.samples,
+        )
+        return some, [d[i] for i in rows]
+
+    def noise(self, seed: int) -> Vector:
+        """Standard normal tensors in the shapes of w: a function of seed and step alone.
+
+        Args:
+            seed: of the part that asks; the same on all ranks and after a resume.
+
+        Returns:
+            One tensor for each of w, in float32 or more.
+        """
+        return [
+            torch.randn(
+                p.shape,
+                generator=torch.Generator(p.device).manual_seed(mixed(seed, self.step, i)),
+                device=p.device,
+                dtype=torch.promote_types(p.dtype, torch.float32),
+            )
+            for i, p in enumerate(self.w)
+        ]
+
+    def uniform(self, seed: int) -> Vector:
+        """Like `noise`, with numbers evenly spread over [0, 1).
+
+        Args:
+            seed: of the part that asks.
+
+        Returns:
+            One tensor for each of w, in float32 or more.
+        """
+        return [
+            torch.rand(
+                p.shape,
+                generator=torch.Generator(p.device).manual_seed(mixed(seed, self.step, i)),
+                device=p.device,
+                dtype=torch.promote_types(p.dtype, torch.float32),
+            )
+            for i, p in enumerate(self.w)
+        ]
+
+    def coin(self, seed: int) -> float:
+        """A number in [0, 1) that is a function of seed and step alone.
+
+        Args:
+            seed: of the part that asks.
+
+        Returns:
+            The number.
+        """
+        return random.Random(mixed(seed, self.step)).random()
+
+
+def mixed(*numbers: int) -> int:
+    """A seed from several numbers, the same in every process.
+
+    Args:
+        *numbers: what it depends on.
+
+    Returns:
+        63 bits.
+    """
+    return random.Random(repr(numbers)).getrandbits(63)
 
 
 @dataclass
 class Memory:
-    """The remembered vectors of the tensors of one step.
+    """What the parts remember, for the tensors of one step.
 
     Attributes:
-        w: the parameters, in the order in which vectors are handed out.
-        kept: all that is remembered, by parameter.
+        kept: all remembered vectors, by parameter and name.
+        numbers: all remembered numbers, by name.
+        w: the parameters of the step, in the order in which vectors are handed out.
     """
 
-    w: Vector
     kept: Memories
+    numbers: dict[str, float] = field(default_factory=dict)
+    w: Vector = field(default_factory=list)
 
     def recall(self, name: str) -> list[Tensor | None]:
         """The vector of this name, None where a tensor has none yet.
@@ -149,6 +244,91 @@ class Memory:
         self.kept.setdefault(self.w[i], {})[name] = value
         return value
 
+    def keep(self, name: str, values: Gradient) -> None:
+        """Remembers copies of tensors, in the room of the earlier ones; where None, those stay.
+
+        Args:
+            name: one of the names the part declares.
+            values: one tensor or None for each of w.
+        """
+        room, full = [], []
+        for i, (old, new) in enumerate(zip(self.recall(name), values, strict=True)):
+            if new is not None and old is None:
+                self.store(name, i, new.detach().to(_at_least_float32(new.dtype), copy=True))
+            elif new is not None and old is not None:
+                room.append(old)
+                full.append(new)
+        if room:
+            torch._foreach_copy_(room, full)
+
+    def copy(self) -> Memory:
+        """The same, to be tried out."""
+        kept = {p: {n: v.clone() for n, v in own.items()} for p, own in self.kept.items()}
+        return Memory(kept, dict(self.numbers), self.w)
+
+
+class MeanOfShares:
+    """Running means of the gradients and of what is remembered, over the shares of a step.
+
+    lerp(x, x) is x to the last bit: what no share has changed is not changed by the mean.
+    """
+
+    def __init__(self) -> None:
+        self.gradients: dict[Tensor, Tensor] = {}
+        self.memory: Memory | None = None
+        self.weight = 0.0
+
+    def add(self, params: Vector, memory: Memory, weight: float) -> None:
+        """Adds a share; a tensor without gradient has one of 0, what is not remembered is left out.
+
+        Args:
+            params: all parameters, with the gradients of the share.
+            memory: what is remembered after it; ours from now on.
+            weight: of the share.
+        """
+        self.weight += weight
+        new = weight / self.weight
+        for p in params:
+            mean = self.gradients.get(p)
+            if mean is None and p.grad is not None:
+                self.gradients[p] = p.grad if new == 1 else p.grad * new
+            elif mean is not None:
+                mean.lerp_(torch.zeros_like(mean) if p.grad is None else p.grad, new)
+        if self.memory is None:
+            self.memory = memory
+            return
+        for p, own in memory.kept.items():
+            means = self.memory.kept.setdefault(p, {})
+            for name, vector in own.items():
+                means[name] = means[name].lerp_(vector, new) if name in means else vector
+        for name, number in memory.numbers.items():
+            before = self.memory.numbers.get(name, number)
+            self.memory.numbers[name] = before + new * (number - before)
+
+    def write_to(self, memory: Memory) -> None:
+        """Makes the means the gradients and the memory of the step.
+
+        Args:
+            memory: what is remembered from now on.
+        """
+        for p, gradient in self.gradients.items():
+            p.grad = gradient
+        if self.memory is not None:
+            memory.kept.clear()
+            memory.kept.update(self.memory.kept)
+            memory.numbers.update(self.memory.numbers)
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+Ball: TypeAlias = Callable[[Vector, Here], tuple[Vector, Tensor]]
+"""The slope and the step -> push and length, with epsilon = rho push / length."""
+
+Limit: TypeAlias = Callable[[Vector, Here], Tensor] | None
+"""A vector and the step -> its length in the norm of the ball."""
+
 
 class Climb:
     """Borrows the weights: x_t + epsilon_t inside its `with` block, x_t outside.
@@ -158,13 +338,14 @@ class Climb:
 
     Args:
         here: the step, with the parameters to move in place.
-        ball: the geometry: the slope -> push and length, with epsilon = rho push / length.
+        ball: the geometry.
         restore: how to return.
         attic: where copies of x_t are kept from climb to climb; making room anew at each step
             would cost more than the copying.
 
     Example:
-        >>> here = Here([torch.tensor([1.0, 1.0])], {"rho": [5.0]}, 0, Norms())
+        >>> w = [torch.tensor([1.0, 1.0])]
+        >>> here = Here(0, w, w, settings={"rho": [5.0]})
         >>> with Climb(here, lambda d, here: (d, here.norm(d)), "copy") as x:
         ...     x.move([torch.tensor([3.0, 4.0])])
         ...     print(here.w)
@@ -176,7 +357,7 @@ class Climb:
     def __init__(
         self,
         here: Here,
-        ball: Callable[[Vector, Here], tuple[Vector, Tensor]],
+        ball: Ball,
         restore: Restore,
         attic: dict[Tensor, Tensor] | None = None,
     ) -> None:
@@ -192,23 +373,57 @@ class Climb:
     def __enter__(self) -> Climb:
         return self
 
-    def move(self, d: Vector) -> None:
-        """Goes to the highest point of a slope within the ball.
+    def move(self, d: Vector, keep: float = 0.0, add: float = 1.0, limit: Limit = None) -> None:
+        """Goes on to epsilon <- keep epsilon + add s, s the highest point of a slope in the ball.
 
         Args:
             d: the slope, one tensor for each of `here.w`, which must not change before the return.
+            keep: how much of the way so far stays.
+            add: how much of the new point is added; negative to go the other way.
+            limit: brings an epsilon back into the ball: the length of epsilon / rho in the norm
+                of the ball.
         """
         up, slope = self.here.where_rho_is_positive(d)
         push, length = self.ball(slope, up)
+        radii = [add * radius for radius in up.rho]
+        first = not self.away
+        if first:
+            self._leave_home(up, push, length, radii)
+        elif keep != 1:
+            torch._foreach_lerp_(up.w, self._home, 1 - keep)
+        add_scaled_(up.w, push, length, radii)
+        if limit is not None and not first:  # the first point is inside
+            self._stay_inside(up, limit)
+        torch.clear_autocast_cache()  # else the next pass would see w through cached copies
+
+    def _leave_home(self, up: Here, push: Vector, length: Tensor, radii: list[float]) -> None:
         self._w = up.w
         if self.restore == "copy":
             self._home = [self._room_for(w) for w in up.w]
             torch._foreach_copy_(self._home, up.w)
+            homes = {id(w): home for w, home in zip(up.w, self._home, strict=True)}
+            self.here.x = [homes.get(id(w), w) for w in self.here.w]
         else:
-            self._way = (push, length, up.rho)
+            self._way = (push, length, radii)
         self.away = True
-        add_scaled_(up.w, push, length, up.rho)
-        torch.clear_autocast_cache()  # else the next pass would see w through cached copies
+
+    def go_to(self, at: Vector) -> None:
+        """Goes to other weights, wherever they are.
+
+        Args:
+            at: one tensor for each of `here.w`.
+        """
+        self._w, self._home = self.here.w, [w.detach().clone() for w in self.here.w]
+        self.away = True
+        torch._foreach_copy_(self._w, at)
+        torch.clear_autocast_cache()
+
+    def _stay_inside(self, up: Here, limit: Callable[[Vector, Here], Tensor]) -> None:
+        epsilon = list(torch._foreach_sub(up.w, self._home))
+        relative = torch._foreach_div(epsilon, up.rho)
+        excess = limit(list(relative), up).clamp(min=1.0)
+        torch._foreach_copy_(up.w, self._home)
+        add_scaled_(up.w, epsilon, excess, [1.0] * len(epsilon))
 
     def _room_for(self, w: Tensor) -> Tensor:
         room = self.attic.get(w)
@@ -221,9 +436,9 @@ class Climb:
         if self._way is None:
             moved = list(torch._foreach_sub(self._w, self._home))
         else:
-            push, length, rho = self._way
+            push, length, radii = self._way
             moved = [torch.zeros_like(w) for w in self._w]
-            add_scaled_(moved, push, length, rho)
+            add_scaled_(moved, push, length, radii)
         found = {id(w): x for w, x in zip(self._w, moved, strict=True)}
         return [found[id(w)] if id(w) in found else torch.zeros_like(w) for w in self.here.w]
 
@@ -234,9 +449,10 @@ class Climb:
         if self._way is None:
             torch._foreach_copy_(self._w, self._home)
         else:
-            push, length, rho = self._way
-            add_scaled_(self._w, push, length, [-radius for radius in rho])
+            push, length, radii = self._way
+            add_scaled_(self._w, push, length, [-radius for radius in radii])
         self.away = False
+        self.here.x = self.here.w
         self._w, self._home, self._way = [], [], None
         torch.clear_autocast_cache()
 

@@ -14,33 +14,31 @@ there is one algorithm and two ways in.
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vasso import checks, randomness
+from vasso import checks
 from vasso.ascents import Ascent, OneStep
-from vasso.batchnorm import Mode, Statistics, unattended
+from vasso.batchnorm import Mode, Statistics
 from vasso.descents import Descent, Perturbed
 from vasso.directions import Direction, Ema
+from vasso.footwork import Footwork
 from vasso.geometries import L2, Geometry
-from vasso.here import Climb, Here, Memory, Norms, Restore
+from vasso.here import Gradient, Here, MeanOfShares, Memory, Restore
 from vasso.parts import Setting
+from vasso.plans import Batch, Data, Plan, Same, Share, Source
 from vasso.policies import Always, Policy
 from vasso.records import StepSummary
-from vasso.settings import COST, SKIPPED, STEP
-from vasso.underway import NonFiniteError, Traveller
-from vasso.vectors import Vector, is_safe, measured, norm
+from vasso.settings import COST, STEP
+from vasso.underway import NonFiniteError
 
-Closure: TypeAlias = Callable[[], Any]
-Wanted: TypeAlias = Literal["up", "down"]
+Passes: TypeAlias = Generator[Data, None, None]
+"""The data whose gradients are wanted, one after the other."""
 
 
 class Options(TypedDict, total=False):
@@ -55,7 +53,7 @@ class Options(TypedDict, total=False):
     clip_norm: float | None
 
 
-class SharpnessAware(Traveller):
+class SharpnessAware(Footwork):
     """Descends by the gradient of an adversary: weights a little uphill from where they are.
 
     x_{t+1} = x_t - lr u,  u = g_t(x_t + epsilon_t),  epsilon_t = rho d_t / ||d_t||
@@ -72,6 +70,8 @@ class SharpnessAware(Traveller):
         ascent: how is the maximum sought?
         descent: which gradient goes down?
         policy: do we climb this step?
+        plan: which data where?
+        source: for the methods that need data beyond the batch at hand.
         model: the model, so that BatchNorm's statistics are held still during the second pass.
         batchnorm: the pass that moves running statistics: "clean" (at w), "perturbed" (at
             w + epsilon) or "both".
@@ -82,6 +82,7 @@ class SharpnessAware(Traveller):
         nonfinite: what to do when a gradient is infinite or NaN: "skip" the step, "raise", or
             "ignore" (no check, no host synchronisation).
         clip_norm: clips the norm of the gradient that goes down, never of what enters the slope.
+        theta: belongs to the direction, as in ``direction=Ema(0.4)``; an error here.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -107,6 +108,8 @@ class SharpnessAware(Traveller):
         ascent: Ascent | None = None,
         descent: Descent | None = None,
         policy: Policy | None = None,
+        plan: Plan | None = None,
+        source: Source | None = None,
         model: nn.Module | None = None,
         batchnorm: Mode = "clean",
         same_rng: bool = False,
@@ -114,7 +117,9 @@ class SharpnessAware(Traveller):
         sync: Literal["global"] = "global",
         nonfinite: Literal["skip", "raise", "ignore"] = "skip",
         clip_norm: float | None = None,
+        theta: None = None,
     ) -> None:
+        checks.no_theta(theta, type(self).__name__, direction)
         checks.one_of("batchnorm", batchnorm, "clean", "both", "perturbed")
         checks.one_of("restore", restore, "copy", "recompute")
         checks.one_of("sync", sync, "global")
@@ -125,56 +130,83 @@ class SharpnessAware(Traveller):
         self.ascent = checks.part("ascent", ascent or OneStep(), Ascent)
         self.descent = checks.part("descent", descent or Perturbed(), Descent)
         self.policy = checks.part("policy", policy or Always(), Policy)
+        self.plan = checks.part("plan", plan or Same(), Plan)
         checks.base(base)
         checks.model(model, base)
+        checks.sensible(self.direction, self.geometry, self.ascent, self.descent, self.policy)
         if restore == "recompute":
-            checks.recomputable(self.geometry, base)
-        self.model, self.statistics = model, Statistics(model, batchnorm)
+            checks.recomputable(self.geometry, self.ascent, base)
+        self.source, self.model, self.statistics = source, model, Statistics(model, batchnorm)
         self.same_rng, self.restore, self.sync = same_rng, restore, sync
         self.nonfinite, self.clip_norm = nonfinite, clip_norm
-        parts = (self.direction, self.geometry, self.ascent, self.descent, self.policy)
+        parts = (self.direction, self.geometry, self.ascent, self.descent, self.policy, self.plan)
+        for part in parts:
+            part.check_base(base)
         super().__init__(base, rho, parts)
 
     # -- the algorithm ----------------------------------------------------------------------------
 
-    def algorithm_1(self) -> Generator[Wanted, None, None]:
-        """The paper's Algorithm 1, up to and without the step of the base.
+    def algorithm_1(self, share: Share, memory: Memory) -> Passes:
+        """The paper's Algorithm 1 on one share of the data, without the step of the base.
+
+        Args:
+            share: the data.
+            memory: what the parts remember, to be updated.
 
         Yields:
-            The data whose gradient is wanted next: "up" for the adversary's, "down" for the
-            descent's. The gradient is looked for in `p.grad` when the generator goes on.
+            The data whose gradient is wanted next; it is looked for in `p.grad` afterwards.
         """
-        settings = self._current_settings()  # rho_t and theta_t of each group
-        draws = randomness.current(self._params()) if self.same_rng else None
-        aloft = any(values["rho"] > 0 for values in settings)
-        yield "up" if aloft else "down"
-        here, memory = self._arrive(settings)
-        g: Any = here.gradients()  # g_t(x_t)
-        self._measure_first(here, g)
-        d: Any = self.direction(g, memory, here, **here.of(self.direction))  # d_t, eq. (4)
-        epsilon = h = None
-        if aloft and here.w and self.policy.climb(g, here):
-            with self._climb(here) as x, self.statistics.second_pass():
-                x.move(d)  # x_t + epsilon_t, epsilon_t = rho d_t / ||d_t||
-                g, d, epsilon = self._let_go(here, g, d, x)
-                if draws is not None:
-                    randomness.replay(draws)
-                yield "down"
-                h = here.gradients()  # g_t(x_t + epsilon_t)
-                self._measure_last()
+        here = self._set_out(share)
+        aloft = any(rho > 0 for rho in here.rho)
+        clean = not aloft or self._asks(memory, here)
+        if clean:
+            yield share.up if aloft else share.down
+        g: Any = self._arrive(here, memory, with_gradient=clean)  # g_t(x_t)
+        d: Any = self._slope(g, memory, here)  # d_t, eq. (4)
+        path: list[Gradient] = []
+        epsilon = None
+        if aloft and here.w and self.policy.climb(g, memory, here):
+            with self._climb(here, memory) as x, self.statistics.second_pass(only=not clean):
+                for j in range(self.ascent.points):
+                    x.move(d, *self._way(j))  # x_t + epsilon_t, epsilon_t = rho d_t / ||d_t||
+                    g, d, epsilon = self._let_go(here, g, d, x)
+                    last = j == self.ascent.points - 1
+                    yield share.down if last else share.up
+                    h = self._gradient_above(here)  # g_t(x_t + epsilon_t)
+                    path = [*path, h] if self.descent.needs_path else [h]
+                    if not last:
+                        d = self.ascent.slope(j + 1, d, self._slope(h, memory.copy(), here))
         else:
-            if aloft and self._now.other_data:
+            if not clean or (aloft and share.up is not share.down):
                 self._clear_gradients()
-                yield "down"
+                yield share.down
                 g = here.gradients()
             self._measure_last()
-        u = self.descent(g, h, here, **here.of(self.descent))
-        for p, gradient in zip(here.w, u, strict=True):
-            p.grad = gradient
-        self._tell(here, g, d, epsilon, h)
+        self._hand_down(g, path, memory, here)
+        self._tell(here, g, d, epsilon, path)
+
+    def _mean_over(self, shares: list[Share]) -> Passes:
+        """The mean of Algorithm 1 over the shares: of the gradients and of what is remembered."""
+        memory = Memory(self._memories, self._numbers())
+        try:
+            if len(shares) == 1:
+                yield from self.algorithm_1(shares[0], memory)
+                return
+            mean = MeanOfShares()
+            for share in shares:
+                own = memory.copy()
+                self.statistics.remember()
+                yield from self.algorithm_1(share, own)
+                mean.add(self._params(), own, share.weight)
+                self._clear_gradients()
+            mean.write_to(memory)
+        finally:
+            self._keep_numbers(memory.numbers)
+
+    # -- two ways in ------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, closure: Closure | None = None, *, ascent_closure: Closure | None = None) -> Any:
+    def step(self, closure: Data | None = None, *, ascent_closure: Data | None = None) -> Any:
         """One step: climb, descend by what is found there, from where we were.
 
         Without a closure this ends a step begun with `ascended()`; outside of one it is a plain
@@ -182,25 +214,25 @@ class SharpnessAware(Traveller):
 
         Args:
             closure: zeroes the gradients, computes the loss, calls backward and returns the loss.
-                It is called at w and at w + epsilon.
+                It is called at w and at w + epsilon. Some methods need a `Batch`.
             ascent_closure: the same for other data, from which the adversary comes instead.
 
         Returns:
-            The loss at w; of the ascent data if those are others and the step climbs. None without
-            a closure.
+            The loss at w; of the ascent data if those are others and the step climbs; the one
+            there is if the method takes no gradient at w. None without a closure.
         """
         now = self._now
         self._refuse_away("step()")
         if closure is None:
             return self._step_without_closure()
-        now.pending, now.losses, now.other_data = None, [], ascent_closure is not None
-        passes = {"up": ascent_closure or closure, "down": closure}
+        shares = self._shares(closure, ascent_closure)
+        now.pending, now.losses = None, []
         self._begin()
         self.statistics.remember()
         try:
-            with closing(self.algorithm_1()) as walk:
-                for wanted in walk:
-                    self._evaluate(passes[wanted])
+            with closing(self._mean_over(shares)) as passes:
+                for data in passes:
+                    self._evaluate(data)
                     if now.pending:  # the closure has climbed by itself, through a host's callback
                         break
         except NonFiniteError as trouble:
@@ -210,11 +242,40 @@ class SharpnessAware(Traveller):
         self._descend()
         return now.losses[0 if now.summary.climbed else -1]
 
+    def _shares(self, closure: Data, ascent_closure: Data | None) -> list[Share]:
+        """The shares of the plan; one where another closure says where the adversary comes from."""
+        now = self._now
+        now.batch_size = len(closure) if isinstance(closure, Batch) else None
+        now.other_data = ascent_closure is not None
+        if ascent_closure is not None:
+            return [Share(ascent_closure, closure)]
+        if all(row["rho"] == 0 for row in self._current_settings()):
+            return [Share(closure, closure)]
+        part = self.plan if self.plan.needs_batch else self.geometry
+        if part.needs_batch and not isinstance(closure, Batch):
+            raise TypeError(
+                f"{part} has to see samples: pass a vasso.Batch to step(), for example "
+                f"vasso.Samples(opt.zero_grad, losses_of, x, y), not {closure!r}"
+            )
+        return self.plan(closure, self.param_groups[0][STEP])
+
+    def _step_without_closure(self) -> None:
+        """Ends what `ascended` has begun; else a plain step, or what the getters take for one."""
+        if self._now.pending is None:
+            if self._is_probe():
+                self._learn_form()
+                return
+            self._now.summary, self._now.descent_is_safe = StepSummary(), True
+            self._count(COST)  # the caller's own pass
+        self._descend()
+        self.statistics.remember()
+
     @contextmanager
     def ascended(self) -> Iterator[bool]:
         """For loops that own forward and backward: the body's gradients are taken at w + epsilon.
 
-        Call `backward()` first, then enter, then `step()`. Gradients are cleared on entry.
+        Call `backward()` first, then enter, then `step()`. Gradients are cleared on entry. Methods
+        that take no gradient at w (`opt.wants_clean` is False) need no `backward()` first.
 
         Yields:
             Whether the weights are up. If not (rho = 0, a gradient that is not finite) the body may
@@ -234,20 +295,20 @@ class SharpnessAware(Traveller):
         """
         now = self._now
         self._refuse_away("ascended()")
-        self._refuse_first_pass()
-        if all(p.grad is None for p in self._params()):
+        self._refuse_callers_passes()
+        if self.wants_clean and all(p.grad is None for p in self._params()):
             raise RuntimeError(
                 "ascended() found no gradient: call backward() on the loss at w first"
             )
         now.pending, now.losses, now.other_data, now.ascended = None, [], False, True
-        walk = self.algorithm_1()
+        passes = self._mean_over([Share(callers_pass, callers_pass)])
         try:
             with torch.no_grad():
-                up, first = self._enter(walk)
-            with nullcontext() if up else self.statistics.second_pass():
-                yield up
+                wanted, first = self._enter(passes)
+            with nullcontext() if wanted else self.statistics.second_pass():
+                yield now.away
             with torch.no_grad():
-                self._leave(walk, up, first)
+                self._leave(passes, wanted, first)
             now.pending = now.pending or "descend"
         except NonFiniteError as trouble:
             self._skip(trouble)
@@ -255,17 +316,18 @@ class SharpnessAware(Traveller):
             now.ascended = False
             with torch.no_grad():
                 try:
-                    walk.close()
+                    passes.close()
                 finally:
                     self._come_home()
 
-    def _enter(self, walk: Iterator[Wanted]) -> tuple[bool, list[tuple[Tensor, Tensor | None]]]:
-        """Climbs, if this step does; else takes the first gradient aside while the body runs."""
+    def _enter(self, passes: Passes) -> tuple[bool, list[tuple[Tensor, Tensor | None]]]:
+        """Climbs, if this step does; else the first gradient waits aside and no body is wanted."""
         self._begin()
-        next(walk)  # it wants the gradient at w, which the caller has computed
-        self._count(COST)
         try:
-            if next(walk, None) is not None:
+            if self.wants_clean:
+                next(passes)  # the gradient at w, which the caller has computed
+                self._count(COST)
+            if next(passes, None) is not None:
                 return True, []
         except NonFiniteError as trouble:
             self._skip(trouble)
@@ -274,162 +336,43 @@ class SharpnessAware(Traveller):
         return False, first
 
     def _leave(
-        self, walk: Iterator[Wanted], up: bool, first: list[tuple[Tensor, Tensor | None]]
+        self, passes: Passes, wanted: bool, first: list[tuple[Tensor, Tensor | None]]
     ) -> None:
         """Hands the body's gradients to the algorithm, or puts the first ones back."""
         ran = any(p.grad is not None for p in self._params())
         self._count(COST, int(ran))
-        if up:
+        if wanted:
             checks.closure_result("its own", self._params(), perturbed=True)
-            next(walk, None)
+            next(passes, None)
             return
         for p, gradient in first:
             p.grad = gradient if p.grad is None else p.grad
         if ran and self._now.pending != "skip":
             self._measure_last()
 
-    # -- what the algorithm is made of ------------------------------------------------------------
+    @property
+    def wants_clean(self) -> bool:
+        """Whether this step wants a gradient at w; a loop may leave that pass out if not."""
+        if all(row["rho"] == 0 for row in self._current_settings()):
+            return True
+        memory = Memory(self._memories, self._numbers())
+        return self._asks(memory, Here(self.param_groups[0][STEP]))
 
-    def _begin(self) -> None:
-        """Once: warns of BatchNorm that nobody holds still."""
-        if self._now.started:
-            return
-        self._now.started = True
-        layers = unattended(self._params()) if self.model is None else []
-        if layers:
-            warnings.warn(
-                f"{len(layers)} layers such as {layers[0]} will update their running statistics in "
-                f"both passes: pass model=, as in {type(self).__name__}(base, model=model)",
-                stacklevel=4,
-            )
-
-    def _arrive(self, settings: list[dict[str, float]]) -> tuple[Here, Memory]:
-        """Gathers the tensors that have a gradient and may be climbed; forgets where rho is 0."""
-        w: Vector = []
-        rows: list[dict[str, float]] = []
-        for group, values, schedules in zip(
-            self.param_groups, settings, self._schedules, strict=True
-        ):
-            if values["rho"] == 0 and "rho" not in schedules:
-                for p in group["params"]:
-                    self._memories.pop(p, None)
-                continue
-            for p in group["params"]:
-                if p.grad is not None:
-                    checks.climbable(p, p.grad, self.restore)
-                    w.append(p)
-                    rows.append(values)
-        columns = {s.name: [row[s.name] for row in rows] for s in self.settings}
-        here = Here(w, columns, self.param_groups[0][STEP], Norms())
-        return here, Memory(w, self._memories)
-
-    def _measure_first(self, here: Here, g: Vector) -> None:
-        """Ends the step if the gradient at w is not finite, before anything has seen it."""
-        now = self._now
-        now.summary = StepSummary()
-        if self.nonfinite == "ignore" or not here.w:
-            return
-        length, value = here.norm.measure(g)
-        if not math.isfinite(value):
-            self.statistics.recover()
-            raise NonFiniteError(f"the gradient at w has norm {value}")
-        now.norms_are_safe = now.norms_are_safe and here.norm.safe
-        here.norm.look = not now.norms_are_safe
-        now.summary = StepSummary(g_norm=length)
-
-    def _climb(self, here: Here) -> Climb:
-        self._now.climb = Climb(here, self.geometry, self.restore, self._now.attic)
-        return self._now.climb
-
-    def _let_go(
-        self, here: Here, g: Vector, d: Vector, x: Climb
-    ) -> tuple[Vector | None, Vector | None, Vector | None]:
-        """Drops what nobody needs any more before the second pass, which wants the memory."""
-        now = self._now
-        now.norms_are_safe = here.norm.safe
-        now.summary = replace(now.summary, d_norm=here.norm.known(d), climbed=True)
-        here.norm.let_go()
-        self._clear_gradients()
-        if now.observers:
-            return g, d, x.epsilon()
-        return (g if self.descent.needs_clean else None), None, None
-
-    def _measure_last(self) -> None:
-        """Ends the step if what goes down is not finite: weights return, the base is left alone."""
-        if self.nonfinite == "ignore":
-            return
-        length, value = measured(self._going_down())
-        if not math.isfinite(value):
-            self.statistics.recover()
-            where = "w + epsilon" if self._now.away else "w"
-            raise NonFiniteError(f"the gradient at {where} has norm {value}")
-        self._now.descent_is_safe = is_safe(value, length.dtype)
-        if self._now.away:
-            self._now.summary = replace(self._now.summary, h_norm=length)
-
-    def _evaluate(self, closure: Closure) -> None:
-        """One pass: the closure, with gradients on, checked and counted."""
-        now = self._now
-        with torch.enable_grad():
-            loss = closure()
-        checks.closure_result(loss, self._params(), perturbed=now.away)
-        now.losses.append(loss)
-        if now.pending is None:
-            self._count(COST)
-
-    def _step_without_closure(self) -> None:
-        """Ends what `ascended` has begun; else a plain step, or what the getters take for one."""
-        if self._now.pending is None:
-            if self._is_probe():
-                self._learn_form()
-                return
-            self._now.summary, self._now.descent_is_safe = StepSummary(), True
-            self._count(COST)  # the caller's own pass
-        self._descend()
-        self.statistics.remember()
-
-    def _descend(self) -> None:
-        """x_{t+1} = x_t - lr u, as the base does it; nothing if the step is skipped."""
-        pending, self._now.pending = self._now.pending, None
-        if pending == "skip":
-            return
-        if self.clip_norm is not None:
-            u = self._going_down()
-            length = norm(u) if self._now.descent_is_safe else measured(u)[0]
-            nn.utils.clip_grads_with_norm_(self._params(), self.clip_norm, length)
-        self.base.step()
-        self._count(STEP)
-
-    def _skip(self, trouble: NonFiniteError) -> None:
-        if self.nonfinite == "raise":
-            raise FloatingPointError(
-                f"{trouble}: weights, slope and base are as before. Lower lr or rho, clip, or let "
-                'nonfinite="skip" pass over such steps.'
-            ) from None
-        self._count(SKIPPED)
-        self._now.pending = "skip"
-        self._now.summary = replace(self._now.summary, skipped=True)
-
-    def _going_down(self) -> Vector:
-        """The gradients as they are now, of all groups; of sparse ones the values."""
-        found = [p.grad for p in self._params() if p.grad is not None]
-        return [x if x.layout == torch.strided else x.coalesce().values() for x in found]
-
-    def _clear_gradients(self) -> None:
-        for p in self._params():
-            p.grad = None
-
-    def _come_home(self) -> None:
-        if self._now.climb is not None:
-            self._now.climb.come_home()
-
-    def _refuse_first_pass(self) -> None:
+    def _refuse_callers_passes(self) -> None:
         for name, wrong in (
             ("same_rng=True", self.same_rng),
             ('batchnorm="perturbed"', self.statistics.mode == "perturbed"),
+            (str(self.direction), self.direction.asks_more),
+            (str(self.geometry), self.geometry.asks_more),
+            (str(self.ascent), self.ascent.points > 1),
+            (str(self.plan), self.plan.needs_batch),
         ):
             if wrong:
                 raise RuntimeError(
-                    f"{name} has to prepare the first pass, which ascended() does not own: use "
+                    f"{name} needs passes of its own, which ascended() cannot give: use "
                     "step(closure)"
                 )
+
+
+def callers_pass() -> None:
+    """Stands for a pass that the caller of `ascended` makes."""

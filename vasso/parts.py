@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 Schedule: TypeAlias = Callable[[int, float], float]
 """A setting over time: ``(step, lr) -> value``, asked once per group and step."""
@@ -77,27 +80,59 @@ class Part:
         scheduled: the fields that may be a `Schedule`, differ by group and live in the param
             groups, each with its range.
         remembers: the names of the vectors this part keeps from one step to the next.
+        counts: the names of the numbers it keeps, with what they are at first.
+        needs_clean: the part cannot do without the gradient at w.
     """
 
     scheduled: ClassVar[Mapping[str, Range]] = {}
     remembers: ClassVar[tuple[str, ...]] = ()
+    counts: ClassVar[Mapping[str, float]] = {}
+    needs_clean: ClassVar[bool] = False
+
+    def value_of(self, name: str) -> Setting:
+        """The constructor's value of a setting.
+
+        Args:
+            name: one of those in `scheduled`.
+
+        Returns:
+            A number or a schedule.
+        """
+        value: Setting = getattr(self, name)
+        return value
 
     def __post_init__(self) -> None:
         for name, allowed in self.scheduled.items():
-            value = getattr(self, name)
+            value = self.value_of(name)
             if not callable(value):
                 allowed.check(name, value)
 
-    def keeps(self, **settings: float) -> bool:
-        """Whether vectors have to be remembered under these settings.
+    def keeps(self, **settings: float) -> tuple[str, ...]:
+        """The vectors that have to be remembered under these settings.
 
         Args:
             **settings: the current values of what the part declares as scheduled.
 
         Returns:
-            True if the part would store what it remembers.
+            Some of the names in `remembers`.
         """
-        return bool(self.remembers)
+        return self.remembers
+
+    def check_base(self, base: Optimizer) -> None:
+        """Raises if the part cannot work with a base; asked once, at construction.
+
+        Args:
+            base: the optimizer to be wrapped.
+        """
+
+    def after(self, h: list[Tensor | None], memory: Any, here: Any) -> None:
+        """Remembers what the step has found; called when the weights are home again.
+
+        Args:
+            h: the last gradient of the step, one or None for each of `here.w`.
+            memory: what the part remembers, to be updated.
+            here: the step.
+        """
 
     def __str__(self) -> str:
         """The part without its scheduled settings: equal strings can share a checkpoint."""

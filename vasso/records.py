@@ -30,7 +30,7 @@ class StepSummary:
     """
 
     loss: Any = None
-    loss_at: Literal["w", "w, ascent data"] = "w"
+    loss_at: Literal["w", "w, ascent data", "w + epsilon"] = "w"
     perturbed_loss: Any = None
     g_norm: Tensor | None = None
     d_norm: Tensor | None = None

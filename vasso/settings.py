@@ -59,7 +59,7 @@ def declare(base: Optimizer, rho: Setting, parts: tuple[Part, ...]) -> tuple[Dec
         for name, allowed in part.scheduled.items():
             if name in found:
                 raise ValueError(f"two parts have a setting called {name!r}: {parts}")
-            found[name] = (getattr(part, name), allowed)
+            found[name] = (part.value_of(name), allowed)
     return tuple(
         Declared(name, PREFIX + name if name in base.defaults else name, value, allowed)
         for name, (value, allowed) in found.items()
@@ -102,6 +102,6 @@ def kept_by(
     Returns:
         Their names.
     """
-    moves = any(name in schedules for name in part.scheduled)
-    keeps = moves or part.keeps(**{name: values[name] for name in part.scheduled})
-    return part.remembers if keeps else ()
+    if any(name in schedules for name in part.scheduled):
+        return part.remembers
+    return part.keeps(**{name: values[name] for name in part.scheduled})

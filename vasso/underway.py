@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from vasso.guest import Guest
-from vasso.here import Climb, Here
+from vasso.here import Climb, Gradient, Here
+from vasso.randomness import State
 from vasso.records import StepRecord, StepSummary
 from vasso.settings import COST, SKIPPED
 from vasso.vectors import Vector
@@ -35,6 +36,10 @@ class UnderWay:
         ascended: whether the caller is inside `ascended()`.
         pending: what the next `step()` has to do with the gradients that `ascended()` left.
         other_data: whether the adversary comes from other data than the descent.
+        batch_size: how many samples the batch of this step has, if it tells.
+        draws: the state of the random generators before the pass at w, if it is to be replayed.
+        names: the names of the parameters, as far as they are known.
+        clean: whether this step has taken a gradient at w.
         losses: what the closures of this step returned, in order.
         norms_are_safe: the last norms of g and d were far from under- and overflow; the next slope
             is an average of both, so its norm need not be looked at by the host.
@@ -50,6 +55,10 @@ class UnderWay:
     ascended: bool = False
     pending: Literal["descend", "skip"] | None = None
     other_data: bool = False
+    clean: bool = True
+    batch_size: int | None = None
+    draws: State | None = None
+    names: dict[Tensor, str] = field(default_factory=dict)
     losses: list[Any] = field(default_factory=list)
     norms_are_safe: bool = False
     descent_is_safe: bool = True
@@ -151,19 +160,25 @@ class Traveller(Guest):
         g: Vector | None,
         d: Vector | None,
         epsilon: Vector | None,
-        h: list[Tensor | None] | None,
+        path: list[Gradient],
     ) -> None:
         """Completes the summary and hands a record to whoever observes."""
         now = self._now
         losses = [loss.detach() if isinstance(loss, Tensor) else loss for loss in now.losses]
         climbed = now.summary.climbed
+        where: Literal["w", "w, ascent data", "w + epsilon"] = "w"
+        if climbed and not now.clean:
+            where = "w + epsilon"
+        elif climbed and now.other_data:
+            where = "w, ascent data"
         now.summary = replace(
             now.summary,
             loss=losses[0 if climbed else -1] if losses else None,
-            loss_at="w, ascent data" if now.other_data and climbed else "w",
-            perturbed_loss=losses[1] if climbed and len(losses) > 1 else None,
+            loss_at=where,
+            perturbed_loss=losses[-1] if climbed and losses else None,
         )
         if now.observers:
+            h = path[-1] if path else None
             record = StepRecord(here.step, here.w, g or [], d or [], epsilon, h, now.summary)
             for observer in list(now.observers.values()):
                 observer(record)

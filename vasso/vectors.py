@@ -91,6 +91,25 @@ def _over_tensors(lengths: Sequence[Tensor]) -> Tensor:
     return whole
 
 
+def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """<a, b> over all tensors together, a 0-dim tensor on the device of the first.
+
+    Args:
+        a: a vector.
+        b: another of the same shapes.
+
+    Returns:
+        The inner product, in float64 if any tensor of a is, else in float32.
+
+    Example:
+        >>> dot([torch.tensor([1.0, 2.0])], [torch.tensor([3.0, 4.0])])
+        tensor(11.)
+    """
+    device, dtype = a[0].device, wide(a)
+    products = torch._foreach_mul(list(a), list(b))
+    return torch.stack([x.sum(dtype=dtype).to(device) for x in products]).sum()
+
+
 def lerp_(d: Vector, g: Vector, weights: Sequence[float]) -> None:
     """In place, tensor by tensor: d <- (1 - weight) d + weight g.
 

@@ -1,0 +1,150 @@
+"""A short training of any method of the catalogue, on real data: what the contract tests run.
+
+scikit-learn's digits, a small network with BatchNorm in float64, batches of 24 samples in a fixed
+order. `python -m tests.contract.workout FOLDER` goes on with every checkpoint in a folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+import vasso
+from vasso import Method, Samples, methods
+
+BATCH, DATA = 24, 240
+PRESETS = {name: method for name, method in methods().items() if method.kind == "preset"}
+_x, _y = load_digits(return_X_y=True)
+X, Y = torch.tensor(_x[:DATA] / 16.0), torch.tensor(_y[:DATA])
+
+
+class Data:
+    """The source of methods that need more than the batch at hand."""
+
+    def __init__(self, workout: Workout) -> None:
+        self.workout = workout
+
+    def full(self) -> Samples:
+        return self.workout.samples(slice(None))
+
+    def fresh(self) -> Samples:
+        raise AssertionError("no preset asks for fresh batches")
+
+
+class Workout:
+    """One method at work.
+
+    Args:
+        name: in the catalogue.
+        base: makes the base optimizer from parameters.
+        split: whether biases and norms are a group of their own.
+        **settings: override those of the catalogue's example.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        base: Callable[[Any], torch.optim.Optimizer] | None = None,
+        *,
+        split: bool = False,
+        **settings: Any,
+    ) -> None:
+        self.method: Method = PRESETS[name]
+        self.name = name
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            layers = [nn.Linear(64, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 10)]
+            self.model = nn.Sequential(*layers).double()
+        weights = [p for p in self.model.parameters() if p.dim() > 1]
+        rest = [p for p in self.model.parameters() if p.dim() <= 1]
+        groups = [{"params": weights}, {"params": rest, "rho": 0.0}] if split else weights + rest
+        make = base or (lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9))
+        settings = {**self.method.example, **settings}
+        if "source" in self.method.needs:
+            settings["data"] = Data(self)
+        self.opt: vasso.SharpnessAware = self.method.build(
+            make(groups), model=self.model, **settings
+        )
+        self.steps = 0
+        self.before_pass: Callable[[], None] = lambda: None
+        self.losses: list[float] = []
+        self.clean = self.climbed = self.refreshed = 0
+
+    def loss_of(self, x: Tensor, y: Tensor) -> Tensor:
+        self.before_pass()
+        return nn.functional.cross_entropy(self.model(x), y, reduction="none")
+
+    def samples(self, rows: slice) -> Samples:
+        return Samples(self.opt.zero_grad, self.loss_of, X[rows], Y[rows])
+
+    def batch(self, step: int) -> Samples:
+        start = step * BATCH % DATA
+        return self.samples(slice(start, start + BATCH))
+
+    def other(self, step: int) -> Samples:
+        start = (step * BATCH + DATA // 2) % DATA
+        half = BATCH // 2 if self.name == "SAM-db-m/2" else BATCH
+        return self.samples(slice(start, start + half))
+
+    def step(self) -> None:
+        """One step, and what it decided."""
+        wanted = self.opt.wants_clean
+        anew = self.starts_anew()
+        other = {}
+        if "other batch" in self.method.needs:
+            other["ascent_closure"] = self.other(self.steps)
+        loss = self.opt.step(self.batch(self.steps), **other)
+        self.losses.append(loss.item())
+        self.climbed += self.opt.last.climbed
+        self.clean += wanted or not self.opt.last.climbed
+        self.refreshed += anew
+        self.steps += 1
+
+    def starts_anew(self) -> bool:
+        every = self.method.example.get("every")
+        return self.steps == 0 if every is None else self.steps % every == 0
+
+    def train(self, steps: int) -> Workout:
+        for _ in range(steps):
+            self.step()
+        return self
+
+    def weights(self) -> Tensor:
+        state = [*self.model.parameters(), *self.model.buffers()]
+        return torch.cat([x.detach().double().flatten() for x in state])
+
+    def save(self, path: Path) -> None:
+        torch.save(
+            {
+                "name": self.name,
+                "steps": self.steps,
+                "model": self.model.state_dict(),
+                "opt": self.opt.state_dict(),
+            },
+            path,
+        )
+
+    def load(self, path: Path) -> Workout:
+        saved = torch.load(path, weights_only=True)
+        self.steps = saved["steps"]
+        self.model.load_state_dict(saved["model"])
+        self.opt.load_state_dict(saved["opt"])
+        return self
+
+
+def go_on(folder: Path, steps: int = 9) -> None:
+    """Goes on with every checkpoint and leaves the weights beside it."""
+    for path in sorted(folder.glob("*.ckpt")):
+        name = torch.load(path, weights_only=True)["name"]
+        torch.save(Workout(name).load(path).train(steps).weights(), path.with_suffix(".end"))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    go_on(Path(sys.argv[1]))
