@@ -20,6 +20,7 @@ import argparse
 import os
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,8 @@ def main() -> None:
         )
     except KeyboardInterrupt:
         sys.exit("stopped, nothing written")
+    except BrokenProcessPool:
+        sys.exit("a worker process was killed, nothing written; out of memory? Try --workers 1")
     report.show(results)
     print(f"{len(runs)} runs in {time.monotonic() - began:.0f} s, {args.workers} at a time.")
     if any(vars(args)[name] != default for name, default, *_ in OPTIONS[2:5]) and not args.tune:

@@ -140,9 +140,9 @@ def come_home_by_subtraction(patch: pytest.MonkeyPatch) -> None:
     """What was added is subtracted again, which does not return every float."""
     whole = Climb.move
 
-    def move(self: Climb, d: Any) -> None:
+    def move(self: Climb, d: Any, *way: Any) -> None:
         self.restore = "recompute"
-        whole(self, d)
+        whole(self, d, *way)
 
     patch.setattr(Climb, "move", move)
 
@@ -160,7 +160,7 @@ def come_home_only_if_all_went_well(patch: pytest.MonkeyPatch) -> None:
 
 def move_batchnorm_twice(patch: pytest.MonkeyPatch) -> None:
     """Both passes move the running statistics."""
-    patch.setattr(Statistics, "second_pass", lambda self: contextlib.nullcontext())
+    patch.setattr(Statistics, "second_pass", lambda self, only=False: contextlib.nullcontext())
 
 
 def keep_poisoned_batchnorm(patch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def restore_all_but_the_count(patch: pytest.MonkeyPatch) -> None:
     """`num_batches_tracked` is forgotten, as where `momentum=0` holds BatchNorm."""
 
     @contextlib.contextmanager
-    def second_pass(self: Statistics) -> Iterator[None]:
+    def second_pass(self: Statistics, only: bool = False) -> Iterator[None]:
         kept = [(x, x.clone()) for x in self.tensors() if x.is_floating_point()]
         yield
         for x, before in kept:
@@ -206,10 +206,10 @@ def clip_before_the_slope(patch: pytest.MonkeyPatch) -> None:
     """The gradient at w is clipped, then averaged."""
     whole = SharpnessAware._measure_first
 
-    def measure(self: SharpnessAware, at: Any, g: Any) -> None:
+    def measure(self: SharpnessAware, at: Any) -> None:
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self._params(), self.clip_norm)
-        whole(self, at, g)
+        whole(self, at)
 
     patch.setattr(SharpnessAware, "_measure_first", measure)
 
@@ -218,10 +218,10 @@ def scale_before_the_slope(patch: pytest.MonkeyPatch) -> None:
     """The gradient at w enters the slope with a loss scale on it, which grows over time."""
     whole = SharpnessAware._measure_first
 
-    def measure(self: SharpnessAware, at: Any, g: Any) -> None:
-        for x in g:
+    def measure(self: SharpnessAware, at: Any) -> None:
+        for x in at.g:
             x.mul_(2.0 ** (1 + at.step))
-        whole(self, at, g)
+        whole(self, at)
 
     patch.setattr(SharpnessAware, "_measure_first", measure)
 
