@@ -648,6 +648,32 @@ def test_without_noise_every_correction_gives_the_gradient_itself(make: Make) ->
     assert max(errors) < 1e-14
 
 
+def test_a_correction_sees_the_dropout_of_the_gradient_it_corrects() -> None:
+    """At weights that do not move, d_t = g_t + (1 - a) (d_{t-1} - g_t), whatever was dropped."""
+    make = partial(StormSAM, a=0.2)
+    taken = [record for record, *_ in records(make, frozen, middle=nn.Dropout(0.5))]
+    assert not torch.equal(flat(taken[0].g), flat(taken[BATCHES].g))  # the same batch
+    for before, now in itertools.pairwise(taken):
+        g = flat(now.g)
+        assert_near(flat(now.d), g + 0.8 * (flat(before.d) - g), atol=1e-15)  # numbers below 1
+
+
+@pytest.mark.parametrize("name", ["storm that trusts the newest gradient", "a Fisher mask of ones"])
+def test_gradients_on_the_side_use_up_no_random_numbers(name: str) -> None:
+    make = {
+        "storm that trusts the newest gradient": partial(StormSAM, a=1.0),
+        "a Fisher mask of ones": partial(SparseSAM, rho=0.05, sparsity=0.0, every=2),
+    }[name]
+
+    def path(make: Make) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            steps = records(make, middle=nn.Dropout(0.5))
+            return torch.stack([flat(record.h) for record, *_ in steps])
+
+    assert_same(path(make), path(SAM))
+
+
 class One(Everything):
     """All data are one batch."""
 
@@ -985,6 +1011,17 @@ def test_weights_come_home_bit_for_bit(name: str) -> None:
     for t in range(8):
         opt.step(task.samples(opt, t))
     assert_same(task.flat(), before)
+
+
+@pytest.mark.parametrize("name", ROUND)
+def test_weights_that_are_recomputed_come_home_up_to_rounding(name: str) -> None:
+    task = Task()
+    before = task.flat()
+    make = partial(ROUND[name], rho=0.3, restore="recompute")
+    opt = with_data(task, make, frozen(task.params()))
+    for t in range(8):
+        opt.step(task.samples(opt, t))
+    assert_near(task.flat(), before, atol=1e-15)  # eight times x + e - e, with numbers below 1
 
 
 @each

@@ -571,6 +571,19 @@ def test_a_tensor_that_gets_no_gradient_in_the_walk_is_left_to_the_base() -> Non
     assert unused.grad is None
 
 
+def test_steps_of_a_walk_below_an_ulp_of_the_weights_add_up() -> None:
+    w = torch.ones(1, dtype=torch.bfloat16, requires_grad=True)
+
+    def closure() -> Tensor:
+        w.grad = torch.ones_like(w)
+        return torch.zeros(())
+
+    options = {"noise": 0.0, "inner_momentum": 0.0, "gamma": 0.0, "alpha": 1.0}
+    opt = EntropySGD(SGD([w], lr=0.0), L=8, inner_lr=1e-3, source=lambda: closure, **options)
+    opt.step(closure)
+    assert w.grad.item() == pytest.approx(8e-3, rel=2**-8)  # an ulp of bfloat16
+
+
 def test_the_settings_of_a_walk_live_in_the_groups_and_rho_does_not() -> None:
     one, other = (torch.ones(1, dtype=torch.float64, requires_grad=True) for _ in range(2))
     base = SGD([{"params": [one]}, {"params": [other], "alpha": 1.0}], lr=1.0)

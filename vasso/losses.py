@@ -2,10 +2,10 @@
 
 loss = criterion(now, y) + lam tau^2 mean_i KL(softmax(past_i / tau) || softmax(now_i / tau))
 
-| loss   | past_i                                              | costs                          |
-|--------|-----------------------------------------------------|--------------------------------|
-| `SAF`  | what the model said of sample i, `window` epochs ago | memory: samples x classes      |
-| `MESA` | what an average of the model says of sample i       | a forward pass, and the average |
+| loss   | past_i                                               | costs                           |
+|--------|------------------------------------------------------|---------------------------------|
+| `SAF`  | what the model said of sample i, `window` epochs ago | memory: samples x classes       |
+| `MESA` | what an average of the model says of sample i        | a forward pass, and the average |
 
 Du, Zhou, Feng, Tan and Zhou, NeurIPS 2022, "Sharpness-aware training for free". A sharp valley is
 one into which the loss falls suddenly; what punishes sudden changes keeps out of it. These are

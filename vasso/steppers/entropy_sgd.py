@@ -196,7 +196,7 @@ class EntropySGD(Stepper):
     Chaudhari et al., ICLR 2017; the factor gamma of the gradient of the local entropy is left to
     the base's lr: 1 goes all the way to mu. As in the paper's code, Nesterov's momentum acts on the
     gradients of a walk and starts from rest in each. Costs L gradient evaluations per step and
-    keeps nothing between steps; during a step five vectors. L = 0 is the base, bit for bit.
+    keeps nothing between steps, four vectors during a pass. L = 0 is the base, bit for bit.
 
     The walk begins at x_t, with the closure given to `step`: its loss, at x_t, is returned. The
     other L - 1 batches come from the source; what a skipped step has drawn of them is gone, and

@@ -103,7 +103,7 @@ class SAMPa(Stepper):
     weight decay and clipping. grad f(x~_t) is of the batch before (see the top of this module), and
     so is its rho if that changes from step to step. The first step is one of the base: y_0 = x_0
     and there is no batch before. Costs two gradient evaluations per step and two vectors between
-    steps; during a step up to four more.
+    steps, three more during a pass.
 
     A group with rho = 0 is left to the base: its tensors take no part in the preview, go down by
     the gradient of the current batch, and nothing of them is remembered. With rho = 0 everywhere
@@ -157,6 +157,7 @@ class SAMPa(Stepper):
         first = not self._memories
         v = self._gradient_at_y(batch, here, None if first else v)  # grad f(y_{t+1})
         self._check_dense(here, v, alone)
+        # u = (1 - lam) grad f(x~_t) + lam grad f(y_{t+1})
         u = v if first else self._mixture(q, v, here, alone)
         path, epsilon = [], None
         if not all(alone):
