@@ -19,9 +19,7 @@ from vasso import SAM, VaSSO
 Mode = Literal["clean", "both", "perturbed"]
 
 # bugs found by these tests; a mark goes when its bug does (strict: it has to)
-POISONED = pytest.mark.xfail(strict=True, reason="an exception does not bring statistics back")
 STALE = pytest.mark.xfail(strict=True, reason="statistics are remembered when ours is made")
-ELSEWHERE = pytest.mark.xfail(strict=True, reason="stacklevel=4 is one too few")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -163,7 +161,6 @@ def test_a_second_pass_that_is_not_finite_leaves_what_the_pass_at_w_gave(mode: M
     assert_same(statistics(model), statistics(twin))
 
 
-@POISONED
 def test_a_closure_that_raises_on_a_nan_leaves_no_nan_in_the_statistics() -> None:
     model, (batch,) = net(), batches(1)
     opt = SAM(SGD(model.parameters(), lr=0.1), model=model)
@@ -210,7 +207,6 @@ def test_without_a_model_the_first_step_warns_once_and_names_the_remedy(way: Way
         take_step(opt, model, second, way)
 
 
-@ELSEWHERE
 @pytest.mark.parametrize("way", ["closure", "ascended"])
 def test_the_warning_points_to_the_callers_line(way: Way) -> None:
     model, (batch,) = net(), batches(1)

@@ -48,9 +48,7 @@ FOREIGN: dict[str, Callable[..., optim.Optimizer]] = {
 
 
 # bugs found by these tests; a mark goes when its bug does (strict: it has to)
-FROZEN = pytest.mark.xfail(strict=True, reason="the state of a frozen parameter is not saved")
 ZEROS = pytest.mark.xfail(strict=True, reason="zeros of a form are not this base's first state")
-LATE = pytest.mark.xfail(strict=True, reason="the range is checked after the load")
 SPARE = pytest.mark.xfail(strict=True, reason="no form is shown where a tensor had no gradient")
 
 
@@ -168,7 +166,6 @@ def test_a_loaded_slope_is_a_copy_of_the_checkpoints() -> None:
     assert_same_tree(saved["state"], before["state"])
 
 
-@FROZEN
 def test_a_frozen_parameter_keeps_its_state() -> None:
     model, opt = built("VaSSO", "momentum")
     train(opt, model, range(2))
@@ -346,7 +343,6 @@ def test_other_numbers_of_parameters_or_groups_are_refused(method: str) -> None:
     refused(opt, model, more, "group")
 
 
-@LATE
 def test_a_setting_out_of_range_is_refused() -> None:
     model, opt = built("VaSSO", "AdamW")
     train(opt, model, range(1))

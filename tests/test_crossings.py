@@ -6,6 +6,7 @@ What is refused is refused at construction, with an error that names the parts.
 import copy
 import functools
 import random
+import re
 
 import pytest
 import torch
@@ -103,9 +104,9 @@ def refused() -> set[int]:
 def test_a_crossing_resumes_to_the_bit_or_is_refused(seed: int) -> None:
     parts = crossing(seed)
     if seed in refused():
-        with pytest.raises(ValueError) as refusal:
+        named = "|".join(re.escape(str(part)) for part in parts.values())
+        with pytest.raises(ValueError, match=named):
             Crossed(parts)
-        assert any(str(part) in str(refusal.value) for part in parts.values())
         return
     whole = Crossed(parts).train(4)
     resumed = Crossed(parts)

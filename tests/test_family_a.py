@@ -566,18 +566,8 @@ PLAIN: dict[str, Make] = {
 each_problem = pytest.mark.parametrize(
     ("model", "base"), [(mlp, "momentum"), (conv, "adamw")], ids=["mlp", "conv"]
 )
-A_THRESHOLD_OF_MINUS_INFINITY = pytest.mark.xfail(
-    strict=True, reason="AdaptiveNorm: 0 * inf is NaN at step 0 and from step `total` on"
-)
 
-
-each_sam = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=A_THRESHOLD_OF_MINUS_INFINITY if "threshold" in name else ())
-        for name in SAMS
-    ],
-)
+each_sam = pytest.mark.parametrize("name", SAMS)
 
 
 @each_problem
@@ -1305,7 +1295,6 @@ def wrong(reason: str) -> Any:
     return pytest.mark.xfail(strict=True, reason=reason)
 
 
-@wrong("RandomMask: (coin < beta) / beta is float32 in float64 training, off by 2e-8")
 def test_a_mask_whose_scale_is_not_a_power_of_two_follows_the_twin() -> None:
     def twin(step: Step) -> Vector:
         return twins.esam(step, rho=0.1, beta=0.6, gamma=0.5, mask=mask(step, 11, 0.6))
@@ -1328,7 +1317,6 @@ def test_a_choice_of_samples_by_their_rise_needs_their_losses_at_w() -> None:
         simple(SharpnessAware, direction=Random(), plan=SelectTop(0.5))
 
 
-@wrong("SelectTop: the losses noted are those at the last inner point, not at w")
 def test_samples_are_chosen_by_their_rise_from_w_in_several_steps_up_too() -> None:
     """epsilon = rho g / ||g||, then as far along the slope there, back to the sphere."""
     net, (x, y) = made(mlp), batch(0)
@@ -1405,7 +1393,6 @@ def test_losses_that_nobody_noted_at_w_leave_batchnorm_alone() -> None:
     assert trained_on(Listed, ESAM, with_batchnorm).model[1].num_batches_tracked == SHORT
 
 
-@wrong("FisherMask: a plain ascent_closure is not noticed before its length is asked")
 def test_a_mask_of_fisher_information_refuses_another_batch_without_samples() -> None:
     opt, net = simple(SharpnessAware, geometry=FisherMask())
     plain = closure_of(opt, net, *other_batch(0, SIZE))

@@ -18,8 +18,6 @@ from tests.faults import METHODS, assert_same, assert_same_tree, batches, net, t
 from vasso import SAM, SharpnessAware, VaSSO
 
 # bugs found by these tests; a mark goes when its bug does (strict: it has to)
-CONTAINS = pytest.mark.xfail(strict=True, reason="every tensor is `in` the state, and then really")
-ITSELF = pytest.mark.xfail(strict=True, reason="`opt.state = opt.state` loses everything")
 
 
 # -- schedulers -----------------------------------------------------------------------------------
@@ -306,7 +304,6 @@ def test_the_state_is_empty_before_the_first_step() -> None:
     assert (len(opt.state), bool(opt.state), list(opt.state)) == (0, False, [])
 
 
-@CONTAINS
 def test_looking_into_the_state_leaves_no_trace_in_the_base() -> None:
     model = net()
     opt = VaSSO(adamw(model.parameters()), model=model)
@@ -315,7 +312,6 @@ def test_looking_into_the_state_leaves_no_trace_in_the_base() -> None:
     assert len(opt.base.state) == 0
 
 
-@CONTAINS
 def test_what_is_in_the_state_is_what_its_iteration_gives() -> None:
     model = net()
     opt = VaSSO(adamw(model.parameters()), model=model)
@@ -365,7 +361,6 @@ def test_an_entry_can_be_deleted_and_begins_anew() -> None:
     assert opt.base.state[p]["step"].item() == 1
 
 
-@ITSELF
 def test_the_state_can_be_replaced_also_by_itself() -> None:
     _, opt = trained()
     before = copy.deepcopy(opt.state_dict())

@@ -57,6 +57,8 @@ class StateView(MutableMapping[Tensor, Any]):
 
     def __getitem__(self, p: Tensor) -> dict[str, Any]:
         if p not in self.kept:
+            if p not in self.base.state:
+                raise KeyError(p)
             return dict(self.base.state[p])  # an entry of the base's own
         real = self.base.state.get(p)
         entry = dict(real) if real else zeros_of(self.form.get(p, {}))
@@ -84,7 +86,14 @@ class StateView(MutableMapping[Tensor, Any]):
         if not self:
             return iter(())
         others = [key for key in self.base.state if key not in self.kept]
-        return iter((*(p for p in self.kept if p.requires_grad), *others))
+        shown = (p for p in self.kept if p.requires_grad or self._has(p))
+        return iter((*shown, *others))
+
+    def __contains__(self, p: object) -> bool:
+        return any(p is key for key in self)
+
+    def _has(self, p: Tensor) -> bool:
+        return bool(self.base.state.get(p)) or p in self.memories
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vasso.descents import Descent
     from vasso.directions import Direction
     from vasso.geometries import Geometry
+    from vasso.plans import Plan
     from vasso.policies import Policy
 
 P = TypeVar("P")
@@ -199,6 +200,38 @@ def sensible(
             f"{ascent} looks at the slope of each point, but {direction} ignores gradients there: "
             "use OneStep()"
         )
+
+
+def batch(part: Geometry | Plan, data: object, kind: type) -> None:
+    """Raises if a part wants to see samples and gets a plain closure.
+
+    Args:
+        part: the part.
+        data: what `step` was given.
+        kind: what can show samples.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if part.needs_batch and not isinstance(data, kind):
+        raise TypeError(
+            f"{part} has to see samples: pass a vasso.Batch to step(), for example "
+            f"vasso.Samples(opt.zero_grad, losses_of, x, y), not {data!r}"
+        )
+
+
+def divisible(plan: Plan, geometry: Geometry) -> None:
+    """Raises if a geometry keeps something that has no mean over the shares of a plan.
+
+    Args:
+        plan: which data where?
+        geometry: how far is rho?
+
+    Raises:
+        ValueError: it does.
+    """
+    if plan.divides and geometry.keeps_mask:
+        raise ValueError(f"{geometry} keeps a mask, which has no mean over the shares of {plan}")
 
 
 def no_theta(theta: object, method: str, direction: object) -> None:

@@ -251,8 +251,10 @@ class Storm(Direction):
         g, old = _given(g), memory.recall("d")
         if all(slope is None for slope in old):
             memory.keep("d", list(g))
+            memory.keep("x", [w.detach() for w in here.w])
             return g
         back = here.gradient(at=_or_here(memory.recall("x"), here))
+        memory.keep("x", [w.detach() for w in here.w])
         for i, (slope, correction) in enumerate(zip(old, back, strict=True)):
             if slope is None:
                 memory.store("d", i, g[i].clone())
@@ -261,10 +263,6 @@ class Storm(Direction):
             else:
                 slope.copy_(g[i])
         return _present(memory.recall("d"), list(range(len(g))))
-
-    def after(self, h: Gradient, memory: Memory, here: Here) -> None:
-        """Keeps x_t for the next correction."""
-        memory.keep("x", [w.detach() for w in here.w])
 
 
 @dataclass(frozen=True)
@@ -299,11 +297,8 @@ class Sarah(Direction):
             back = here.gradient(at=_or_here(memory.recall("x"), here))
             for slope, new, correction in zip(_present(old, _all(g)), g, back, strict=True):
                 slope.add_(new if correction is None else new - correction)
-        return _present(memory.recall("d"), _all(g))
-
-    def after(self, h: Gradient, memory: Memory, here: Here) -> None:
-        """Keeps x_t for the next difference."""
         memory.keep("x", [w.detach() for w in here.w])
+        return _present(memory.recall("d"), _all(g))
 
 
 @dataclass(frozen=True)

@@ -60,14 +60,14 @@ class Footwork(Traveller):
             warnings.warn(
                 f"{len(layers)} layers such as {layers[0]} will update their running statistics in "
                 f"both passes: {remedy}",
-                stacklevel=4,
+                stacklevel=5,
             )
         if self.geometry.needs_names and any(p not in self._names() for p in self._params()):
             warnings.warn(
                 f"{self.geometry} treats weights and biases differently, but the names of the "
                 "parameters are not known: tensors of two or more dimensions count as weights, so "
                 f"that the scale of BatchNorm does not: {remedy}",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _names(self) -> dict[Tensor, str]:
@@ -114,7 +114,9 @@ class Footwork(Traveller):
         here.names = [names.get(p) for p in here.w]
         here.x = memory.w = here.w
         self._now.clean = with_gradient
+        here.norm.may_look = self.nonfinite != "ignore"
         if not with_gradient:
+            here.norm.look = here.norm.may_look
             return None
         here.g = [p.grad for p in here.w if p.grad is not None]
         self._measure_first(here)
@@ -144,8 +146,10 @@ class Footwork(Traveller):
         if not math.isfinite(value):
             self.statistics.recover()
             raise NonFiniteError(f"the gradient at w has norm {value}")
-        now.norms_are_safe = now.norms_are_safe and here.norm.safe
-        here.norm.look = not now.norms_are_safe
+        known = len(now.safe_w) == len(here.w)
+        known = known and all(a is b for a, b in zip(now.safe_w, here.w, strict=True))
+        here.norm.look = not (known and here.norm.safe)
+        now.safe_w = [] if here.norm.look else here.w
         now.summary = StepSummary(g_norm=length)
 
     def _extra_gradient(
@@ -210,7 +214,7 @@ class Footwork(Traveller):
     ) -> tuple[Vector | None, Vector | None, Vector | None]:
         """Drops what nobody needs any more before the next pass, which wants the memory."""
         now, several = self._now, self.ascent.points > 1
-        now.norms_are_safe = here.norm.safe
+        now.safe_w = here.w if here.norm.safe else []
         now.summary = replace(now.summary, d_norm=here.norm.known(d), climbed=True)
         here.norm.let_go()
         self._clear_gradients()
@@ -233,12 +237,13 @@ class Footwork(Traveller):
         now = self._now
         if self.nonfinite == "ignore":
             return
-        length, value = measured(self._going_down())
+        going_down = self._going_down()
+        length, value = measured(going_down)
         if not math.isfinite(value):
             self.statistics.recover()
             where = "w + epsilon" if now.away else "w"
             raise NonFiniteError(f"the gradient at {where} has norm {value}")
-        now.descent_is_safe = is_safe(value, length.dtype)
+        now.descent_is_safe = is_safe(value, going_down)
         if now.away:
             now.summary = replace(now.summary, h_norm=length)
 
@@ -294,7 +299,8 @@ class Footwork(Traveller):
     def _going_down(self) -> Vector:
         """The gradients as they are now, of all groups; of sparse ones the values."""
         found = [p.grad for p in self._params() if p.grad is not None]
-        return [x if x.layout == torch.strided else x.coalesce().values() for x in found]
+        dense = [x if x.layout == torch.strided else x.coalesce().values() for x in found]
+        return [torch.view_as_real(x) if x.is_complex() else x for x in dense]
 
     def _clear_gradients(self) -> None:
         for p in self._params():

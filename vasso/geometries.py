@@ -34,12 +34,14 @@ class Geometry(Part):
             from the slope alone. It is that of `here.x`, the weights at home, wherever we are.
         needs_names: weights, biases and the like are treated differently.
         needs_batch: a closure is not enough: the geometry wants to see samples.
+        keeps_mask: what it remembers are zeros and ones, which have no mean.
         asks_more: the geometry takes gradients of its own (`here.gradient`).
     """
 
     depends_on_w: ClassVar[bool] = False
     needs_names: ClassVar[bool] = False
     needs_batch: ClassVar[bool] = False
+    keeps_mask: ClassVar[bool] = False
     asks_more: ClassVar[bool] = False
 
     def __call__(self, d: Vector, memory: Memory, here: Here) -> tuple[Vector, Tensor]:
@@ -255,8 +257,9 @@ class LayerRelative(Geometry):
         return push, _one(d)
 
     def length(self, v: Vector, here: Here) -> Tensor:
-        ratios = [torch.linalg.vector_norm(v[i]) / here.x[i].norm() for i in _layers(here)]
-        return torch.stack(ratios).max()
+        lengths = [(torch.linalg.vector_norm(v[i]), here.x[i].norm()) for i in _layers(here)]
+        ratios = [length / or_infinite(size) for length, size in lengths]
+        return torch.stack(ratios).max() if ratios else _one(v)
 
 
 def _layers(here: Here) -> list[int]:
@@ -328,7 +331,7 @@ class RandomMask(Masked):
         coins = here.uniform(self.seed)
         if self.level == "tensor":
             coins = [coin.flatten()[:1].reshape([1] * coin.dim()).expand_as(coin) for coin in coins]
-        return [(coin < self.beta) / self.beta for coin in coins]
+        return [(coin < self.beta).to(coin.dtype) / self.beta for coin in coins]
 
 
 @dataclass(frozen=True)
@@ -347,6 +350,7 @@ class KeptMask(Masked):
     seed: int = 0
 
     remembers: ClassVar[tuple[str, ...]] = ("mask",)
+    keeps_mask: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -359,7 +363,8 @@ class KeptMask(Masked):
     def mask(self, memory: Memory, here: Here) -> Vector:
         """The kept mask, refreshed when it is time."""
         old = memory.recall("mask")
-        if any(x is None for x in old) or here.step % self.every == 0:
+        due = here.step % self.every == 0 and here.at_home
+        if any(x is None for x in old) or due:
             known = [x for x in old if x is not None]
             memory.keep(
                 "mask", list(self.refreshed(known if len(known) == len(old) else None, here))
@@ -446,7 +451,8 @@ class DynamicMask(KeptMask):
         if self.total is not None:
             share *= (1 + math.cos(math.pi * min(here.step / self.total, 1.0))) / 2
         live = sum(int(x.sum()) for x in old)
-        stay = live - round(share * live)
+        dead = sum(x.numel() for x in old) - live
+        stay = live - min(round(share * live), dead)
         alive = [x > 0 for x in old]
         kept = _largest([g.abs() for g in here.g], alive, stay)
         grown = _largest(luck, [~x for x in alive], live - stay)

@@ -174,9 +174,10 @@ class Guest(Optimizer):
 
     @state.setter
     def state(self, state: Mapping[Tensor, Any]) -> None:
+        entries = dict(state.items())  # it may be our own view
         self.base.state.clear()
         self._memories.clear()
-        self.state.update(state)
+        self.state.update(entries)
 
     def _kept(self) -> dict[Tensor, list[str]]:
         """The names of the vectors that its settings ask us to remember of each parameter."""
@@ -257,6 +258,8 @@ class Guest(Optimizer):
             changed = before(self, state_dict)
             state_dict = state_dict if changed is None else changed
         check_origin(state_dict["param_groups"], self.method)
+        for group in state_dict["param_groups"]:
+            current(self.settings, group, {})
         theirs, ours = self._take_apart(state_dict)
         groups = self.param_groups
         self.base.load_state_dict(theirs)

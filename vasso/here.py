@@ -33,10 +33,12 @@ class Norms:
     Attributes:
         look: whether a norm waits for the host to see that it did not under- or overflow.
         safe: whether every norm that was looked at stayed far from both.
+        may_look: whether the host may be waited for at all.
     """
 
     look: bool = False
     safe: bool = True
+    may_look: bool = True
     _known: dict[int, tuple[Vector, Tensor]] = field(default_factory=dict, repr=False)
 
     def __call__(self, v: Vector) -> Tensor:
@@ -48,7 +50,7 @@ class Norms:
     def measure(self, v: Vector) -> tuple[Tensor, float]:
         """||v||, also as a number on the host."""
         length, value = measured(v)
-        self.safe = self.safe and is_safe(value, length.dtype)
+        self.safe = self.safe and is_safe(value, v)
         return self._note(v, length), value
 
     def _note(self, v: Vector, length: Tensor) -> Tensor:
@@ -113,6 +115,11 @@ class Here:
         """
         return {name: self.settings[name] for name in part.scheduled}
 
+    @property
+    def at_home(self) -> bool:
+        """Whether the parameters have not been moved in this step."""
+        return all(x is w for x, w in zip(self.x, self.w, strict=True))
+
     def gradients(self) -> Gradient:
         """What the last pass has left, for each of w."""
         return [p.grad for p in self.w]
@@ -129,6 +136,7 @@ class Here:
         if all(radius > 0 for radius in self.rho):
             return self, d
         rows = [i for i, radius in enumerate(self.rho) if radius > 0]
+        self.norm.look = self.norm.may_look  # of these alone no norm has been looked at
         some = Here(
             self.step,
             [self.w[i] for i in rows],
@@ -369,6 +377,7 @@ class Climb:
         self._w: Vector = []
         self._home: Vector = []
         self._way: tuple[Vector, Tensor, list[float]] | None = None
+        self._version = 0
 
     def __enter__(self) -> Climb:
         return self
@@ -399,12 +408,16 @@ class Climb:
     def _leave_home(self, up: Here, push: Vector, length: Tensor, radii: list[float]) -> None:
         self._w = up.w
         if self.restore == "copy":
-            self._home = [self._room_for(w) for w in up.w]
+            self._home = [self._room_for(w, w) for w in up.w]
             torch._foreach_copy_(self._home, up.w)
             homes = {id(w): home for w, home in zip(up.w, self._home, strict=True)}
             self.here.x = [homes.get(id(w), w) for w in self.here.w]
         else:
+            if push is self.here.g:  # a gradient may be written to by who made it
+                push = [self._room_for(x, w) for x, w in zip(push, up.w, strict=True)]
+                torch._foreach_copy_(push, self.here.g)
             self._way = (push, length, radii)
+        self._version = up.w[0]._version
         self.away = True
 
     def go_to(self, at: Vector) -> None:
@@ -425,10 +438,10 @@ class Climb:
         torch._foreach_copy_(up.w, self._home)
         add_scaled_(up.w, epsilon, excess, [1.0] * len(epsilon))
 
-    def _room_for(self, w: Tensor) -> Tensor:
+    def _room_for(self, x: Tensor, w: Tensor) -> Tensor:
         room = self.attic.get(w)
-        if room is None or (room.shape, room.dtype, room.device) != (w.shape, w.dtype, w.device):
-            room = self.attic[w] = torch.empty_like(w)
+        if room is None or (room.shape, room.dtype, room.device) != (x.shape, x.dtype, x.device):
+            room = self.attic[w] = torch.empty_like(x)
         return room
 
     def epsilon(self) -> Vector:
@@ -442,13 +455,14 @@ class Climb:
         found = {id(w): x for w, x in zip(self._w, moved, strict=True)}
         return [found[id(w)] if id(w) in found else torch.zeros_like(w) for w in self.here.w]
 
+    @torch.no_grad()
     def come_home(self) -> None:
         """Puts x_t back; a second call does nothing."""
         if not self.away:
             return
         if self._way is None:
             torch._foreach_copy_(self._w, self._home)
-        else:
+        elif self._w[0]._version == self._version + 1:  # added, and not subtracted yet
             push, length, radii = self._way
             add_scaled_(self._w, push, length, [-radius for radius in radii])
         self.away = False

@@ -134,6 +134,7 @@ class SharpnessAware(Footwork):
         checks.base(base)
         checks.model(model, base)
         checks.sensible(self.direction, self.geometry, self.ascent, self.descent, self.policy)
+        checks.divisible(self.plan, self.geometry)
         if restore == "recompute":
             checks.recomputable(self.geometry, self.ascent, base)
         self.source, self.model, self.statistics = source, model, Statistics(model, batchnorm)
@@ -165,7 +166,7 @@ class SharpnessAware(Footwork):
         d: Any = self._slope(g, memory, here)  # d_t, eq. (4)
         path: list[Gradient] = []
         epsilon = None
-        if aloft and here.w and self.policy.climb(g, memory, here):
+        if any(rho > 0 for rho in here.rho) and self.policy.climb(g, memory, here):
             with self._climb(here, memory) as x, self.statistics.second_pass(only=not clean):
                 for j in range(self.ascent.points):
                     x.move(d, *self._way(j))  # x_t + epsilon_t, epsilon_t = rho d_t / ||d_t||
@@ -237,6 +238,9 @@ class SharpnessAware(Footwork):
                         break
         except NonFiniteError as trouble:
             self._skip(trouble)
+        except BaseException:
+            self.statistics.recover()
+            raise
         finally:
             self._come_home()
         self._descend()
@@ -247,16 +251,13 @@ class SharpnessAware(Footwork):
         now = self._now
         now.batch_size = len(closure) if isinstance(closure, Batch) else None
         now.other_data = ascent_closure is not None
+        part = self.plan if self.plan.needs_batch else self.geometry
         if ascent_closure is not None:
+            checks.batch(part, ascent_closure, Batch)
             return [Share(ascent_closure, closure)]
         if all(row["rho"] == 0 for row in self._current_settings()):
             return [Share(closure, closure)]
-        part = self.plan if self.plan.needs_batch else self.geometry
-        if part.needs_batch and not isinstance(closure, Batch):
-            raise TypeError(
-                f"{part} has to see samples: pass a vasso.Batch to step(), for example "
-                f"vasso.Samples(opt.zero_grad, losses_of, x, y), not {closure!r}"
-            )
+        checks.batch(part, closure, Batch)
         return self.plan(closure, self.param_groups[0][STEP])
 
     def _step_without_closure(self) -> None:
@@ -300,9 +301,10 @@ class SharpnessAware(Footwork):
             raise RuntimeError(
                 "ascended() found no gradient: call backward() on the loss at w first"
             )
-        now.pending, now.losses, now.other_data, now.ascended = None, [], False, True
+        now.pending, now.losses, now.other_data = None, [], False
         passes = self._mean_over([Share(callers_pass, callers_pass)])
         try:
+            now.ascended = True
             with torch.no_grad():
                 wanted, first = self._enter(passes)
             with nullcontext() if wanted else self.statistics.second_pass():

@@ -137,5 +137,9 @@ class Part:
     def __str__(self) -> str:
         """The part without its scheduled settings: equal strings can share a checkpoint."""
         fixed = [field.name for field in fields(self) if field.name not in self.scheduled]
-        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in fixed)
+        values = {name: getattr(self, name) for name in fixed}
+        told = ", ".join(
+            f"{name}={value if isinstance(value, Part) else repr(value)}"
+            for name, value in values.items()
+        )
         return f"{type(self).__name__}({told})"

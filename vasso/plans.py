@@ -168,9 +168,11 @@ class Plan(Part):
 
     Attributes:
         needs_batch: a closure is not enough: the plan wants to see samples.
+        divides: there may be several shares.
     """
 
     needs_batch: ClassVar[bool] = False
+    divides: ClassVar[bool] = False
 
     def __call__(self, batch: Any, step: int) -> list[Share]:
         """The shares of one step.
@@ -206,6 +208,7 @@ class Chunks(Plan):
     m: int = 32
 
     needs_batch: ClassVar[bool] = True
+    divides: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -302,6 +305,8 @@ class _Noted:
 
     def __call__(self) -> Any:
         loss = self.batch()
+        if self.losses is not None:  # a pass at other weights
+            return loss
         self.losses = getattr(self.batch, "noted", None)
         if self.losses is None:
             self.losses = self.batch.losses()

@@ -147,7 +147,8 @@ class AdaptiveNorm(Policy):
         spread = (n - numbers["mu"]) ** 2
         numbers["variance"] = self.delta * numbers["variance"] + (1 - self.delta) * spread
         share = min(here.step / self.total, 1.0)
-        c = share * self.lambda_1 + (1 - share) * self.lambda_2
+        ends = {0.0: self.lambda_2, 1.0: self.lambda_1}  # 0 times infinity is no number
+        c = ends.get(share, share * self.lambda_1 + (1 - share) * self.lambda_2)
         if math.isinf(c):
             return c < 0
         return n >= numbers["mu"] + c * math.sqrt(numbers["variance"])

@@ -41,8 +41,8 @@ class UnderWay:
         names: the names of the parameters, as far as they are known.
         clean: whether this step has taken a gradient at w.
         losses: what the closures of this step returned, in order.
-        norms_are_safe: the last norms of g and d were far from under- and overflow; the next slope
-            is an average of both, so its norm need not be looked at by the host.
+        safe_w: the tensors whose last norms of g and d were far from under- and overflow; their
+            next slope is an average of both, whose norm need not be looked at by the host.
         descent_is_safe: the same of the gradient that goes down.
         started: whether a step has been begun.
         gone: whether the base has been given back.
@@ -60,7 +60,7 @@ class UnderWay:
     draws: State | None = None
     names: dict[Tensor, str] = field(default_factory=dict)
     losses: list[Any] = field(default_factory=list)
-    norms_are_safe: bool = False
+    safe_w: list[Tensor] = field(default_factory=list)
     descent_is_safe: bool = True
     started: bool = False
     gone: bool = False

@@ -61,12 +61,12 @@ def measured(v: Sequence[Tensor]) -> tuple[Tensor, float]:
     """
     length = norm(v)
     value = length.item()
-    return (length, value) if is_safe(value, length.dtype) else _rescaled(v, length)
+    return (length, value) if is_safe(value, v) else _rescaled(v, length)
 
 
-def is_safe(value: float, dtype: torch.dtype) -> bool:
-    """Whether a norm is so far from under- and overflow of its squares that it can be trusted."""
-    limits = torch.finfo(dtype)
+def is_safe(value: float, v: Sequence[Tensor]) -> bool:
+    """Whether a norm of v is so far from under- and overflow of its squares as to be trusted."""
+    limits = torch.finfo(wide(v))
     return math.sqrt(limits.tiny) * MARGIN < value < math.sqrt(limits.max) / MARGIN
 
 
@@ -143,5 +143,16 @@ def add_scaled_(w: Vector, push: Vector, length: Tensor, radii: Sequence[float])
         >>> w
         [tensor([7., 9.])]
     """
+    if not w:
+        return
     lengths = {device: length.to(device) for device in {x.device for x in w}}
-    torch._foreach_addcdiv_(w, push, [lengths[x.device] for x in w], list(radii))
+    if all(_same_range(x, length) for x in w):
+        torch._foreach_addcdiv_(w, push, [lengths[x.device] for x in w], list(radii))
+        return
+    for x, p, radius in zip(w, push, radii, strict=True):  # the length would not fit into x
+        x.add_((p.double() / lengths[x.device].double() * radius).to(x.dtype))
+
+
+def _same_range(x: Tensor, length: Tensor) -> bool:
+    """Whether a length as small or large as a norm can be is a number in the dtype of x too."""
+    return x.dtype == length.dtype or (x.dtype, length.dtype) == (torch.bfloat16, torch.float32)

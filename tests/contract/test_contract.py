@@ -422,7 +422,6 @@ def test_an_lr_that_is_a_tensor_stays_the_same_tensor(preset: str, base: Any) ->
     assert (opt.param_groups[0]["lr"] is lr, lr.item()) == (True, 0.125)
 
 
-@known("an empty list of tensors goes to torch._foreach_copy_: RuntimeError")
 @each_way
 @each_preset
 def test_where_all_that_has_a_gradient_is_scheduled_at_zero_nothing_is_climbed(
@@ -744,7 +743,6 @@ def test_a_base_for_sparse_gradients_works_without_a_radius(preset: str, way: Wa
     assert_same(run(True), run(False))
 
 
-@known("the norm of a complex tensor is asked for in a real dtype: RuntimeError")
 @each_preset
 def test_a_group_without_a_radius_may_be_complex(preset: str) -> None:
     """As the error for a complex parameter with a radius advises."""
