@@ -32,6 +32,10 @@ from vasso.presets import StormSAM as StormSAM
 from vasso.presets import SubSampledSAM as SubSampledSAM
 from vasso.presets import VaSSO as VaSSO
 
+# methods that are not that one step
+from vasso.steppers import EntropySGD as EntropySGD
+from vasso.steppers import SAMPa as SAMPa
+
 # the step, and the parts to make a method of one's own
 from vasso.optimizer import SharpnessAware as SharpnessAware
 from vasso.directions import AffineEma as AffineEma

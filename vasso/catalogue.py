@@ -11,9 +11,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
+from torch.optim.swa_utils import AveragedModel
+
 from vasso import presets as p
+from vasso.losses import MESA, SAF
 from vasso.plans import FORWARD
 from vasso.policies import RefreshAdaptive, RefreshEveryK, RefreshRandomly
+from vasso.steppers import EntropySGD, SAMPa
 
 Need = Literal["batch", "source", "momentum", "other batch"]
 
@@ -585,6 +589,54 @@ _METHODS: Mapping[str, Method] = MappingProxyType({
         p.LinfSAM,
         theta=True,
         example={"rho": 1e-3},
+    ),
+    # what is not that one step
+    "SAMPa": Method(
+        "stepper",
+        "Both gradients of a step can be computed at the same time.",
+        "w~ = w + rho g(y) / ||g(y)||, u = (1 - lam) g(w~) + lam g(y')",
+        "Xie, Pethick, Cevher, NeurIPS 2024",
+        SAMPa,
+        vectors="1",
+        needs=("momentum",),
+    ),
+    "Entropy-SGD": Method(
+        "stepper",
+        "Descends towards the mean of a short noisy walk around w.",
+        "u = w - mu, mu the average of L steps of SGLD",
+        "Chaudhari et al., ICLR 2017",
+        EntropySGD,
+        price="L",
+        needs=("source",),
+    ),
+    "SAF": Method(
+        "loss",
+        "Holds the model to what it said of each sample some epochs ago.",
+        "loss + lam tau^2 KL(past || now)",
+        "Du et al., NeurIPS 2022",
+        SAF,
+        price="1",
+        cost=_one_pass,
+    ),
+    "MESA": Method(
+        "loss",
+        "Holds the model to what an average of its past selves says.",
+        "loss + lam tau^2 KL(average || now)",
+        "Du et al., NeurIPS 2022",
+        MESA,
+        price="1 + 1/3",
+        cost=_one_pass,
+        vectors="1",
+    ),
+    "SWA": Method(
+        "averager",
+        "Averages the weights of late steps; torch's own, works on weights that are home again.",
+        "w_swa = mean of w",
+        "Izmailov et al., UAI 2018",
+        AveragedModel,
+        price="1",
+        cost=_one_pass,
+        vectors="1",
     ),
 })
 
