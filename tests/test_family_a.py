@@ -1440,7 +1440,6 @@ def test_a_body_that_runs_though_it_is_not_wanted_changes_nothing() -> None:
     assert_same(torch.stack(path), train(partial(LookSAM, rho=0.1, k=3), whole=False).path)
 
 
-@wrong("Footwork._names: looked up once, before the group was there")
 def test_asam_takes_the_names_of_a_group_that_comes_later() -> None:
     def adversary(late: bool) -> Tensor:
         norm, w = (torch.full((2,), x, requires_grad=True) for x in (2.0, 1.0))

@@ -1283,14 +1283,10 @@ def test_a_dynamic_mask_is_exchanged_once_however_many_points_are_visited() -> N
         assert_same(many, one)
 
 
-@known("the mean over the chunks of their masks is no mask")
-def test_chunks_share_one_mask_of_zeros_and_ones() -> None:
-    make = partial(
-        SharpnessAware, geometry=DynamicMask(sparsity=0.5, every=2), plan=Chunks(8), rho=0.2
-    )
-    for record, _, opt in records(make):
-        mask = flat([opt._memories[p]["mask"] for p in record.params])
-        assert sorted(set(mask.tolist())) == [0.0, 1.0]
+def test_chunks_with_a_kept_mask_are_refused() -> None:
+    base = momentum(Task().params())
+    with pytest.raises(ValueError, match="keeps a mask, which has no mean over"):
+        SharpnessAware(base, geometry=DynamicMask(sparsity=0.5, every=2), plan=Chunks(8))
 
 
 def test_many_steps_up_by_layers_may_pass_a_layer_of_zeros() -> None:

@@ -73,7 +73,8 @@ class Footwork(Traveller):
     def _names(self) -> dict[Tensor, str]:
         """The names of the parameters, from the model or from torch's own groups."""
         now = self._now
-        if not now.names:
+        if now.named_groups != len(self.param_groups):
+            now.named_groups = len(self.param_groups)
             for group in self.param_groups:
                 now.names.update(zip(group["params"], group.get("param_names", ()), strict=False))
             if self.model is not None:

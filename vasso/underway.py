@@ -39,6 +39,7 @@ class UnderWay:
         batch_size: how many samples the batch of this step has, if it tells.
         draws: the state of the random generators before the pass at w, if it is to be replayed.
         names: the names of the parameters, as far as they are known.
+        named_groups: how many groups there were when the names were looked up.
         clean: whether this step has taken a gradient at w.
         losses: what the closures of this step returned, in order.
         safe_w: the tensors whose last norms of g and d were far from under- and overflow; their
@@ -59,6 +60,7 @@ class UnderWay:
     batch_size: int | None = None
     draws: State | None = None
     names: dict[Tensor, str] = field(default_factory=dict)
+    named_groups: int = 0
     losses: list[Any] = field(default_factory=list)
     safe_w: list[Tensor] = field(default_factory=list)
     descent_is_safe: bool = True
