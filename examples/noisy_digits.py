@@ -3,7 +3,8 @@
 1,797 handwritten digits from scikit-learn, 8x8 pixels: 1,000 to train, of whose labels a share is
 moved to one of the other nine classes; 297 to choose rho (validation) and 500 to test, both with
 clean labels. A seed draws the split of train and validation, the wrong labels, the weights and the
-order of batches. The 500 test images are the same for all, so that no choice has seen them.
+order of batches. The 500 test images are the same for all, so that the choice of rho
+never sees them.
 
 Each method runs at its own best rho, because VaSSO turns less of rho into a rise of the loss: at
 one rho for both, the comparison can come out either way. The defaults below were chosen by
