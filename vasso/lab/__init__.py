@@ -1,0 +1,1 @@
+"""The lab: data, models, runs and studies that put the methods to the test."""

@@ -1,0 +1,83 @@
+"""The networks of the paper, and two small ones; `width` makes any of them narrower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from vasso import checks
+from vasso.lab.models.mlp import mlp
+from vasso.lab.models.pyramid import pyramidnet110
+from vasso.lab.models.resnet import resnet8, resnet18, resnet34, resnet50
+from vasso.lab.models.vgg import vgg11_bn
+from vasso.lab.models.vit import vit_s4, vit_s8, vit_s32
+from vasso.lab.models.wide import wrn28_10
+
+Builder: TypeAlias = Callable[[int, float, int, int], nn.Module]
+"""From classes, width, channels and size of the images to a network."""
+
+MODELS: dict[str, Builder] = {
+    "mlp": mlp,
+    "pyramidnet110": pyramidnet110,
+    "resnet8": resnet8,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "vgg11_bn": vgg11_bn,
+    "vit_s4": vit_s4,
+    "vit_s8": vit_s8,
+    "vit_s32": vit_s32,
+    "wrn28_10": wrn28_10,
+}
+
+__all__ = ["MODELS", "Builder", "build"]
+
+
+def build(
+    name: str,
+    *,
+    classes: int,
+    width: float = 1.0,
+    channels: int = 3,
+    size: int = 32,
+    seed: int | None,
+) -> nn.Module:
+    """A network with fresh weights.
+
+    Args:
+        name: one of `MODELS`.
+        classes: how many classes it tells apart.
+        width: factor on the channels of every layer; the architecture stays.
+        channels: of the images.
+        size: height and width of the images.
+        seed: the weights depend on it alone, and torch's generator is left as it was; None: the
+            weights come from that generator.
+
+    Returns:
+        The network, in training mode.
+
+    Raises:
+        ValueError: the name is unknown or a number is not above 0.
+
+    Example:
+        >>> net = build("resnet8", classes=10, seed=0)
+        >>> sum(p.numel() for p in net.parameters())
+        308650
+    """
+    checks.one_of("name", name, *MODELS)
+    for what, value in (
+        ("classes", classes),
+        ("width", width),
+        ("channels", channels),
+        ("size", size),
+    ):
+        if not value > 0:
+            raise ValueError(f"{what} must be above 0, got {value}")
+    if seed is None:
+        return MODELS[name](classes, width, channels, size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MODELS[name](classes, width, channels, size)
