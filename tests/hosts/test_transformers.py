@@ -1,0 +1,332 @@
+"""transformers' Trainer with our mixin is a plain loop, bit for bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+from tests.hosts import windows
+from tests.hosts.two_processes import run_both
+from tests.hosts.windows import batches, collate, in_windows, lines, weights
+from vasso import ASAM, ESAM, MSAM, SAM, LookSAM, SharpnessAware, VaSSO
+
+pytest.importorskip("transformers")
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from vasso.integrations.transformers import SharpnessAwareMixin, SharpnessAwareTrainer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RHO, THETA = 0.1, 0.4  # far enough that a lost second pass is seen at once
+
+
+class InOrder(SharpnessAwareTrainer):
+    """Takes the samples as they come, so that a plain loop can."""
+
+    def _get_train_sampler(self, *_: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+def gpt(dropout: float = 0.0) -> GPT2LMHeadModel:
+    rates = {f"{where}_pdrop": dropout for where in ("attn", "embd", "resid")}
+    small = {"vocab_size": 64, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    config = GPT2Config(**small, **rates, bos_token_id=0, eos_token_id=0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20231107)
+        return GPT2LMHeadModel(config)
+
+
+def arguments(folder: Path, **more: Any) -> TrainingArguments:
+    settings = {
+        "per_device_train_batch_size": 2,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-2,
+        "weight_decay": 0.1,
+        "lr_scheduler_type": "constant",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+        "max_grad_norm": 0.0,
+    }
+    return TrainingArguments(output_dir=str(folder), **{**settings, **more})
+
+
+def logged(trainer: Trainer, name: str = "loss") -> list[float]:
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+def windows_of(
+    model: nn.Module, samples: list[Any], accumulate: int, *, by_tokens: bool, bf16: bool = False
+) -> list[windows.Passes]:
+    """Forward and backward of each micro-batch, its loss scaled as the Trainer promises to."""
+
+    def one_pass(batch: windows.Batch, window: list[windows.Batch]) -> Tensor:
+        tokens = sum((b["labels"] != -100).sum() for b in window)  # GPT2's first ones included
+        more = {"num_items_in_batch": tokens} if by_tokens else {}
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = model(**batch, **more)["loss"].float()
+        loss = loss if by_tokens else loss / len(window)
+        loss.backward()
+        return loss.detach()
+
+    return [
+        [partial(one_pass, batch, window) for batch in window]
+        for window in in_windows(batches(samples, 2), accumulate)
+    ]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 4, 5])
+@pytest.mark.parametrize("more", [{}, {"max_grad_norm": 0.3}, {"bf16": True}], ids=str)
+@pytest.mark.parametrize("by_tokens", [True, False], ids=["tokens", "mean"])
+def test_the_trainer_is_a_plain_loop_bit_for_bit(
+    tmp_path: Path, accumulate: int, more: dict[str, Any], by_tokens: bool
+) -> None:
+    make, samples = gpt if by_tokens else windows.characters, lines(22)
+    args = arguments(tmp_path, gradient_accumulation_steps=accumulate, **more)
+    theirs, ours = make(), make()
+    trainer = InOrder(
+        theirs, args, train_dataset=samples, data_collator=collate, rho=RHO, theta=THETA
+    )
+    trainer.train()
+    base = AdamW(windows.decay_groups(ours, 0.1), lr=1e-2, fused=True)
+    opt = VaSSO(base, rho=RHO, theta=THETA)
+    passes = windows_of(ours, samples, accumulate, by_tokens=by_tokens, bf16="bf16" in more)
+    clip = more.get("max_grad_norm")
+    losses = windows.plain_loop(opt, passes, clip=clip, params=list(ours.parameters()))
+    assert torch.equal(weights(theirs), weights(ours))
+    assert logged(trainer) == pytest.approx(losses, rel=1e-6)  # at w, not above
+    assert trainer.sharpness_aware.cost == 2 * len(passes)
+
+
+def trained(tmp_path: Path, *, model: nn.Module | None = None, **more: Any) -> InOrder:
+    model = model or windows.characters()
+    accumulate = more.pop("accumulate", 2)
+    args = arguments(tmp_path, gradient_accumulation_steps=accumulate)
+    trainer = InOrder(model, args, train_dataset=lines(14), data_collator=collate, **more)
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("wrapped", [True, False], ids=["ours", "a base to wrap"])
+def test_an_optimizer_can_be_given(tmp_path: Path, wrapped: bool) -> None:
+    model, twin = windows.characters(), windows.characters()
+    base = SGD(model.parameters(), lr=0.5, momentum=0.9)
+    given = VaSSO(base, rho=RHO, theta=THETA) if wrapped else base
+    settings = {} if wrapped else {"rho": RHO, "theta": THETA}
+    trainer = trained(tmp_path, model=model, optimizers=(given, None), **settings)
+    assert trainer.sharpness_aware.base is base
+    opt = VaSSO(SGD(twin.parameters(), lr=0.5, momentum=0.9), rho=RHO, theta=THETA)
+    passes = windows_of(twin, lines(14), 2, by_tokens=False)
+    windows.plain_loop(opt, passes, clip=None, params=[])
+    assert torch.equal(weights(model), weights(twin))
+
+
+def test_settings_beside_an_optimizer_that_has_its_own_are_an_error(tmp_path: Path) -> None:
+    model = windows.characters()
+    opt = VaSSO(SGD(model.parameters(), lr=0.5))
+    with pytest.raises(ValueError, match=r"'rho': 0.3.* give them to VaSSO"):
+        InOrder(model, arguments(tmp_path), optimizers=(opt, None), rho=0.3)
+
+
+def test_another_method_and_its_settings(tmp_path: Path) -> None:
+    opt = trained(tmp_path, method=partial(ASAM, eta=0.2), rho=2.0).sharpness_aware
+    assert isinstance(opt, ASAM)
+    assert opt.param_groups[0]["rho"] == 2.0
+    assert opt.geometry.eta == 0.2
+
+
+def test_without_a_radius_there_is_no_replay_and_the_trainer_is_the_plain_one(
+    tmp_path: Path,
+) -> None:
+    ours = trained(tmp_path, rho=0.0)
+    assert ours.sharpness_aware.cost == ours.state.global_step
+    model = windows.characters()
+
+    class Plain(Trainer):
+        _get_train_sampler = InOrder._get_train_sampler
+
+    args = arguments(tmp_path, gradient_accumulation_steps=2)
+    Plain(model, args, train_dataset=lines(14), data_collator=collate).train()
+    assert torch.equal(weights(ours.model), weights(model))
+
+
+def test_a_step_that_does_not_climb_is_not_replayed(tmp_path: Path) -> None:
+    seen = []
+
+    class Counting(InOrder):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append(self.sharpness_aware.perturbed)
+            return super().compute_loss(*args, **kwargs)
+
+    args = arguments(tmp_path, gradient_accumulation_steps=2)
+    method = partial(LookSAM, k=2)
+    model = windows.characters()
+    Counting(model, args, train_dataset=lines(16), data_collator=collate, method=method).train()
+    assert seen == 2 * [False, False, True, True, False, False]
+
+
+def test_a_method_that_wants_no_gradient_at_w_takes_one_pass(tmp_path: Path) -> None:
+    model, twin = windows.characters(), windows.characters()
+    base = SGD(model.parameters(), lr=0.5, momentum=0.9)
+    trainer = trained(tmp_path, model=model, optimizers=(base, None), method=MSAM, rho=RHO)
+    assert trainer.sharpness_aware.cost == trainer.state.global_step
+    opt = MSAM(SGD(twin.parameters(), lr=0.5, momentum=0.9), rho=RHO)
+    losses = []
+    for passes in windows_of(twin, lines(14), 2, by_tokens=False):
+        with opt.ascended():
+            losses.append(sum(one_pass().item() for one_pass in passes))
+        opt.step()
+        opt.zero_grad()
+    assert torch.equal(weights(model), weights(twin))
+    assert logged(trainer) == pytest.approx(losses, rel=1e-6)
+
+
+def test_what_the_trainer_cannot_give_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"use step\(closure\)"):
+        trained(tmp_path, method=ESAM)
+
+
+def test_labels_may_be_taken_out_of_the_inputs(tmp_path: Path) -> None:
+    class Popping(InOrder):
+        def compute_loss(self, model: nn.Module, inputs: Any, **_: Any) -> Tensor:
+            labels = inputs.pop("labels")
+            return model(**inputs, labels=labels)["loss"]
+
+        def _prepare_inputs(self, inputs: Any) -> Any:
+            return inputs  # on the CPU the Trainer's own copy could be left out
+
+    args = arguments(tmp_path, gradient_accumulation_steps=2)
+    model = windows.characters()
+    settings = {"rho": RHO, "theta": THETA}
+    Popping(model, args, train_dataset=lines(14), data_collator=collate, **settings).train()
+    assert torch.equal(weights(model), weights(trained(tmp_path, **settings).model))
+
+
+@pytest.mark.parametrize("order", ["mixin first", "mixin last"])
+def test_the_mixin_goes_with_a_trainer_of_ones_own(tmp_path: Path, order: str) -> None:
+    class Own(Trainer):
+        _get_train_sampler = InOrder._get_train_sampler
+
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return 2 * super().compute_loss(*args, **kwargs)
+
+    bases = (SharpnessAwareMixin, Own) if order == "mixin first" else (Own, SharpnessAwareMixin)
+    kind = type("Both", bases, {})
+    model = windows.characters()
+    args = arguments(tmp_path, gradient_accumulation_steps=2)
+    trainer = kind(model, args, train_dataset=lines(14), data_collator=collate, rho=RHO)
+    trainer.train()
+    assert trainer.sharpness_aware.cost == 2 * trainer.state.global_step
+    assert logged(trainer)[0] == pytest.approx(2 * logged(trained(tmp_path))[0])
+
+
+def test_training_twice_goes_on_with_the_same_optimizer(tmp_path: Path) -> None:
+    trainer = trained(tmp_path, rho=RHO)
+    opt, cost = trainer.sharpness_aware, trainer.sharpness_aware.cost
+    trainer.train()
+    assert trainer.sharpness_aware is opt
+    assert opt.cost == 2 * cost
+
+
+# -- checkpoints ----------------------------------------------------------------------------------
+
+
+def resumable(folder: Path, **more: Any) -> SharpnessAwareTrainer:
+    args = arguments(
+        folder,
+        gradient_accumulation_steps=2,
+        num_train_epochs=2,
+        save_strategy="steps",
+        save_steps=4,
+        lr_scheduler_type="linear",
+        **more,
+    )
+    data, model = lines(22), gpt(dropout=0.3)
+    return SharpnessAwareTrainer(
+        model, args, train_dataset=data, data_collator=collate, rho=RHO, theta=0.2
+    )
+
+
+def slope(opt: SharpnessAware) -> list[Tensor]:
+    return [opt.state[p]["vasso_d"] for group in opt.param_groups for p in group["params"]]
+
+
+def test_resuming_with_shuffle_and_dropout_bit_for_bit(tmp_path: Path) -> None:
+    whole = resumable(tmp_path)
+    whole.train()
+    assert whole.state.global_step == 12
+    resumed = resumable(tmp_path / "again")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))  # within an epoch
+    assert resumed.state.global_step == 12
+    assert torch.equal(weights(resumed.model), weights(whole.model))
+    for a, b in zip(slope(resumed.sharpness_aware), slope(whole.sharpness_aware), strict=True):
+        assert torch.equal(a, b)
+    assert resumed.sharpness_aware.cost == 24
+
+
+def test_a_checkpoint_of_the_trainer_holds_the_slope(tmp_path: Path) -> None:
+    found = []
+
+    class Look(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            found.append([d.clone() for d in slope(trainer.sharpness_aware)])
+            control.should_training_stop = True
+
+    trainer = resumable(tmp_path)
+    trainer.add_callback(Look())
+    trainer.train()
+    saved = torch.load(tmp_path / "checkpoint-4" / "optimizer.pt", weights_only=True)
+    for number, d in enumerate(found[0]):
+        assert d.any()
+        assert torch.equal(saved["state"][number]["vasso_d"], d)
+
+
+# -- more -----------------------------------------------------------------------------------------
+
+
+def test_fp16_on_a_cpu_is_float32(tmp_path: Path) -> None:
+    args = {"gradient_accumulation_steps": 2, "fp16": True}
+    model = windows.characters()
+    trainer = InOrder(
+        model, arguments(tmp_path, **args), train_dataset=lines(14), data_collator=collate, rho=RHO
+    )
+    trainer.train()
+    assert trainer.accelerator.scaler is None
+    assert torch.equal(weights(model), weights(trained(tmp_path, rho=RHO).model))
+
+
+def test_two_processes_equal_one_on_the_whole_batch(tmp_path: Path) -> None:
+    found = run_both("trainer", tmp_path)
+    model = windows.characters(torch.float64)
+    opt = VaSSO(SGD(model.parameters(), lr=0.5), rho=RHO, theta=THETA)
+    passes = windows_of(model, lines(24), 4, by_tokens=False)  # 2 ranks, 2 micro-batches each
+    windows.plain_loop(opt, passes, clip=0.3, params=list(model.parameters()))
+    for rank in found:
+        torch.testing.assert_close(rank, weights(model), rtol=0, atol=1e-14)
+
+
+def test_the_example_climbs_in_each_step() -> None:
+    command = [sys.executable, str(EXAMPLES / "transformers_trainer.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "120 gradients for 60 steps" in done.stdout
+
+
+def test_sam_is_there_too(tmp_path: Path) -> None:
+    assert trained(tmp_path, method=SAM).sharpness_aware.param_groups[0]["theta"] == 1.0

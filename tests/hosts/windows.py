@@ -1,0 +1,109 @@
+"""Windows of micro-batches: text by characters, a small model, the plain loop without a host."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vasso import SharpnessAware
+
+Batch = dict[str, Tensor]
+Passes = list[Callable[[], Tensor]]
+
+
+@cache
+def zen() -> str:
+    """The Zen of Python, without printing it."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        import this
+    return codecs.decode(this.s, "rot13")
+
+
+def lines(count: int, length: int = 12) -> list[Batch]:
+    """Pieces of the Zen as character numbers; the labels of the shorter ones end in -100."""
+    alphabet = sorted(set(zen()))
+    numbers = torch.tensor([alphabet.index(c) for c in zen()])
+    found = []
+    for i in range(count):
+        x = numbers[i * length : (i + 1) * length].clone()
+        y = x.clone()
+        y[length - i % 5 :] = -100
+        found.append({"input_ids": x, "labels": y})
+    return found
+
+
+def collate(samples: Sequence[Batch]) -> Batch:
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def batches(samples: Sequence[Batch], size: int) -> list[Batch]:
+    return [collate(samples[i : i + size]) for i in range(0, len(samples), size)]
+
+
+class Characters(nn.Module):
+    """Predicts the next character from this one; knows nothing of `num_items_in_batch`."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(64, width)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 64)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.head(self.norm(self.embedding(input_ids)).tanh())
+        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return {"loss": loss, "logits": logits}
+
+
+def characters(dtype: torch.dtype = torch.float32) -> Characters:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20231107)
+        return Characters().to(dtype)
+
+
+def in_windows(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    """Windows of `size`; the last may be ragged."""
+    return (items[i : i + size] for i in range(0, len(items), size))
+
+
+def plain_loop(
+    opt: SharpnessAware, windows: list[Passes], *, clip: float | None, params: list[Tensor]
+) -> list[float]:
+    """All passes of a window at w, all again at w + epsilon, clip, step: what a host has to equal.
+
+    Returns:
+        The summed losses at w of each window.
+    """
+    losses = []
+    for passes in windows:
+        losses.append(sum(one_pass().item() for one_pass in passes))
+        with opt.ascended() as up:
+            if up:
+                for one_pass in passes:
+                    one_pass()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(params, clip)
+        opt.step()
+        opt.zero_grad()
+    return losses
+
+
+def decay_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay, biases and scales do not: the Trainer's rule, written out."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    return [
+        {"params": matrices, "weight_decay": decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten().double() for p in model.parameters()])
