@@ -15,7 +15,9 @@ def blocks(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in DOCUMENTS if blocks(path)], ids=lambda path: path.name
+    "path",
+    [path for path in DOCUMENTS if blocks(path) and path.parent.name != "how-to"],  # test_howto
+    ids=lambda path: path.name,
 )
 def test_the_code_of_a_document_runs(path: Path) -> None:
     torch.manual_seed(0)
