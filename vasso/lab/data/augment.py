@@ -93,14 +93,19 @@ class Augmentation:
         keys = (seed, epoch, index.to(x.device))
         flipped = chance.uniform("flip", *keys) < 0.5 if self.flip else None
         if self.resized_crop:
-            pixels = resized(x, *boxes(x.shape[2], x.shape[3], *keys), self.resized_crop, flipped)
+            pixels = resized(
+                x,
+                *boxes(x.shape[2], x.shape[3], seed, epoch, index.to(x.device)),
+                self.resized_crop,
+                flipped,
+            )
         else:
             pixels = self._cropped(x, flipped, *keys).float()
         result = normalised(pixels, mean, std)
         return result.masked_fill_(self._hole(result, *keys), 0) if self.cutout else result
 
     def _cropped(self, x: Tensor, flipped: Tensor | None, *keys: int | Tensor) -> Tensor:
-        """Windows of the padded images, by gathering rows and columns."""
+        """Windows of the padded images, perhaps mirrored, by gathering pixels."""
         if not self.crop and flipped is None:
             return x
         n, channels, height, width = x.shape
@@ -112,9 +117,10 @@ class Augmentation:
             x = functional.pad(x, (self.crop,) * 4)
             rows = rows + chance.below(2 * self.crop + 1, "crop y", *keys)[:, None]
             columns = columns + chance.below(2 * self.crop + 1, "crop x", *keys)[:, None]
-        images = torch.arange(n, device=x.device)[:, None, None, None]
-        planes = torch.arange(channels, device=x.device)[None, :, None, None]
-        return x[images, planes, rows[:, None, :, None], columns[:, None, None, :]]
+        pixels = (rows[:, :, None] * x.shape[3] + columns[:, None, :]).view(n, 1, -1)
+        return (
+            x.flatten(2).gather(2, pixels.expand(-1, channels, -1)).view(n, channels, height, width)
+        )
 
     def _hole(self, x: Tensor, *keys: int | Tensor) -> Tensor:
         """Where the squares are, N x 1 x H x W."""

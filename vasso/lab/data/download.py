@@ -67,7 +67,7 @@ def fetch(remote: Remote, folder: Path, progress: Progress = silent) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / f"{remote.name}.lock"):
-            if not (path.exists() and _is_right(path, remote)):
+            if not is_sound(path, remote):
                 _download(remote, path, progress)
     except OSError as error:
         raise DownloadError(
@@ -192,17 +192,18 @@ def locked(path: Path) -> Iterator[None]:
 # -- checksums ------------------------------------------------------------------------------------
 
 
-def is_unchanged(path: Path) -> bool:
-    """Whether a file without published checksum is the one first downloaded.
+def is_sound(path: Path, remote: Remote) -> bool:
+    """Whether a file is there and has its checksum.
 
     Args:
         path: the file.
+        remote: what it should be.
 
     Returns:
-        True too if nothing was recorded, as for files put there by hand.
+        True too if there is no published checksum and none was recorded, as for a file put there
+        by hand.
     """
-    side = path.with_name(f"{path.name}.sha256")
-    return not side.exists() or _digest(path, "sha256") == side.read_text().strip()
+    return path.exists() and _is_right(path, remote)
 
 
 def _algorithm(remote: Remote) -> str:

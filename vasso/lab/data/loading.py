@@ -6,74 +6,29 @@
 | fashion-mnist | 60,000 + 10,000, 1x28x28, 10 | download |
 | cifar10, cifar100 | 50,000 + 10,000, 3x32x32, 10 or 100 | download |
 | cifar10n-worse, -aggre, -random1, -random2, -random3 | human labels for training | download |
+| tiny-imagenet | 100,000 + 10,000, 3x64x64, 200 | download |
+| imagenet | 1,281,167 + 50,000, 1000; in memory only with `size`, else `open_folder` | by hand |
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from vasso import checks
 from vasso.lab.data import cifar
-from vasso.lab.data.archives import unpack
 from vasso.lab.data.cache import Arrays, remembered
-from vasso.lab.data.cifar import read_cifar10, read_cifar100, read_human_labels
-from vasso.lab.data.digits import read_digits
-from vasso.lab.data.download import Remote, fetch
+from vasso.lab.data.download import is_sound
+from vasso.lab.data.folders import Folder
 from vasso.lab.data.images import DataError, Images, area_average
 from vasso.lab.data.progress import Progress, shown
+from vasso.lab.data.sources import HUMAN_LABELS, SOURCES, ensure
 
-TORONTO = "https://www.cs.toronto.edu/~kriz"
-HUMAN = Remote(
-    "https://github.com/UCSC-REAL/cifar-10-100n/raw/main/data/CIFAR-10_human.pt", cifar.HUMAN
-)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a data set comes from.
-
-    Attributes:
-        read: reads its official files under the root.
-        holds: the folder that they are in; None if the data need no files.
-        remotes: what to download, archives that hold that folder.
-    """
-
-    read: Callable[[Path], Images]
-    holds: str | None = None
-    remotes: tuple[Remote, ...] = ()
-
-
-SOURCES = {
-    "digits": Source(read_digits),
-    "cifar10": Source(
-        read_cifar10,
-        cifar.FOLDER10,
-        (
-            Remote(
-                f"{TORONTO}/cifar-10-python.tar.gz",
-                "cifar-10-python.tar.gz",
-                "md5:c58f30108f718f92721af3b95e74349a",
-            ),
-        ),
-    ),
-    "cifar100": Source(
-        read_cifar100,
-        cifar.FOLDER100,
-        (
-            Remote(
-                f"{TORONTO}/cifar-100-python.tar.gz",
-                "cifar-100-python.tar.gz",
-                "md5:eb9058c3a382ffc7106e4002c42a8d85",
-            ),
-        ),
-    ),
-}
 NAMES = (*SOURCES, *(f"cifar10n-{which}" for which in cifar.HUMAN_LABELS))
 
 
@@ -101,16 +56,40 @@ def load(
     Returns:
         The data set.
 
+    Raises:
+        ValueError: the name is unknown, or a number is out of range.
+
     Example:
         >>> images = load("digits", train_size=100)
         >>> images.train_x.shape, images.train_y.bincount().tolist()
         (torch.Size([100, 1, 8, 8]), [10, 10, 10, 10, 10, 10, 10, 10, 10, 10])
     """
     checks.one_of("name", name, *NAMES)
-    place = data_root(root)
+    if size is not None and size < 1:
+        raise ValueError(f"size must be 1 pixel or more, got {size}")
     with shown(progress) as tell:
-        images = _whole(name, place, size, tell if download else None)
+        images = _whole(name, data_root(root), size, tell if download else None)
     return images if train_size is None else images.subset(train_size, seed)
+
+
+def open_folder(name: str, *, root: Path | None = None, download: bool = True) -> Folder:
+    """Lists a data set of image files, to be decoded batch by batch.
+
+    Args:
+        name: "imagenet" or "tiny-imagenet".
+        root: as in `load`.
+        download: as in `load`.
+
+    Returns:
+        The files, for `training_batches` and `evaluation_batches`.
+    """
+    listings = {key: s.listing for key, s in SOURCES.items() if s.listing is not None}
+    checks.one_of("name", name, *listings)
+    place = data_root(root)
+    with shown(None) as tell:
+        for item in SOURCES[name].items:
+            ensure(item, place, tell if download else None)
+    return listings[name](place)
 
 
 def data_root(root: Path | None = None) -> Path:
@@ -129,48 +108,65 @@ def data_root(root: Path | None = None) -> Path:
 def _whole(name: str, root: Path, size: int | None, tell: Progress | None) -> Images:
     """All images of a data set, at the size asked for."""
     if name.startswith("cifar10n-"):
-        images = _whole("cifar10", root, size, tell)
-        _ensure(root, cifar.HUMAN, (HUMAN,), tell)
-        labels = read_human_labels(root, name.removeprefix("cifar10n-"), images.train_y)
-        return replace(images, name=name, train_y=labels)
+        return _human(name, root, size, tell)
     source = SOURCES[name]
-    if source.holds is not None:
-        _ensure(root, source.holds, source.remotes, tell)
-    return source.read(root) if size is None else _reduced(name, source, root, size)
+    for item in source.items:
+        ensure(item, root, tell)
+    if source.listing is not None:
+        return _decoded(source.listing(root), root, size)
+    assert source.read is not None  # a source is read or listed
+    read = source.read
+    if size is None:
+        return read(root)
+    return _kept(name, f"{name}-{size}", root, lambda: _reduced(read(root), size))
 
 
-def _ensure(root: Path, holds: str, remotes: tuple[Remote, ...], tell: Progress | None) -> None:
-    """Downloads and unpacks what is not there."""
-    if (root / holds).exists():
-        return
-    if tell is None:
-        told = ", ".join(remote.url for remote in remotes)
-        raise DataError(f"{root / holds} is missing: allow download=True, or put {told} there")
-    for remote in remotes:
-        path = fetch(remote, root, tell)
-        if remote.name != holds:
-            unpack(path, root, holds)
+def _human(name: str, root: Path, size: int | None, tell: Progress | None) -> Images:
+    """CIFAR-10 with the labels that people gave."""
+    images = _whole("cifar10", root, size, tell)
+    ensure(HUMAN_LABELS, root, tell)
+    path = root / HUMAN_LABELS.holds
+    if HUMAN_LABELS.remote is not None and not is_sound(path, HUMAN_LABELS.remote):
+        raise DataError(
+            f"{path} has changed since it was downloaded: delete it and load again, or delete "
+            f"{path.name}.sha256 beside it to accept it"
+        )
+    labels = cifar.read_human_labels(root, name.removeprefix("cifar10n-"), images.train_y)
+    return replace(images, name=name, train_y=labels)
 
 
-def _reduced(name: str, source: Source, root: Path, size: int) -> Images:
-    """Smaller images, from the cache if they were made before."""
-    if size < 1:
-        raise ValueError(f"size must be 1 pixel or more, got {size}")
+def _decoded(folder: Folder, root: Path, size: int | None) -> Images:
+    """A data set of image files in memory; decoded once and kept."""
+    if size is None and folder.name == "imagenet":
+        raise ValueError(
+            "imagenet does not fit into memory: use open_folder('imagenet') and training_batches, "
+            "or a reduced resolution such as size=64"
+        )
+    side = size or folder.size
+    key = f"{folder.name}-{side}-{folder.fingerprint}"
+    return _kept(folder.name, key, root, lambda: folder.in_memory(side))
 
-    def make() -> Arrays:
-        full = source.read(root)
-        small = {part: area_average(getattr(full, part), size) for part in ("train_x", "test_x")}
-        rest: dict[str, Tensor] = {
-            "train_y": full.train_y,
-            "test_y": full.test_y,
-            "classes": torch.tensor(full.classes),
-            "mean": torch.tensor(full.mean, dtype=torch.float64),
-            "std": torch.tensor(full.std, dtype=torch.float64),
-        }
-        return {key: value.numpy() for key, value in (small | rest).items()}
 
-    found = remembered(root / "reduced" / f"{name}-{size}", make)
-    tensors = {key: torch.from_numpy(found[key]) for key in found if key[-2:] in ("_x", "_y")}
+def _reduced(images: Images, size: int) -> Images:
+    return replace(
+        images,
+        train_x=area_average(images.train_x, size),
+        test_x=area_average(images.test_x, size),
+    )
+
+
+def _kept(name: str, key: str, root: Path, make: Callable[[], Images]) -> Images:
+    """Images from the cache if they were made before."""
+
+    def arrays() -> Arrays:
+        images = make()
+        fields = ("train_x", "train_y", "test_x", "test_y", "classes", "mean", "std")
+        return {field: np.asarray(getattr(images, field)) for field in fields}
+
+    found = remembered(root / "reduced" / key, arrays)
+    tensors = {
+        field: torch.from_numpy(found[field]) for field in found if field[-2:] in ("_x", "_y")
+    }
     return Images(
         name,
         **tensors,

@@ -10,7 +10,9 @@ from torch import Tensor
 from vasso.lab.data import chance
 
 
-def boxes(height: int, width: int, *keys: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def boxes(
+    height: int, width: int, seed: int, epoch: int, index: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Random windows of 8 to 100 % of the area with sides of 3:4 to 4:3.
 
     Ten windows are tried for each image and the first that fits is taken; if none fits, the largest
@@ -19,31 +21,33 @@ def boxes(height: int, width: int, *keys: int | Tensor) -> tuple[Tensor, Tensor,
     Args:
         height: of the images.
         width: of the images.
-        *keys: seed, epoch and indices of the images.
+        seed: the run's.
+        epoch: from 0.
+        index: which image of the training set each of them is.
 
     Returns:
         Top, left, height and width of the windows in whole pixels.
     """
-    tried = [_window(height, width, attempt, *keys) for attempt in range(10)]
-    tall = min(height, round(width * 4 / 3))
-    wide = min(width, round(height * 4 / 3))
-    h, w = torch.full_like(tried[0][0], tall), torch.full_like(tried[0][0], wide)
-    top, left = (height - h) // 2, (width - w) // 2
-    for h_try, w_try in reversed(tried):
-        fits = (h_try >= 1) & (h_try <= height) & (w_try >= 1) & (w_try <= width)
-        y = (chance.uniform("window y", *keys) * (height - h_try + 1)).long()
-        x = (chance.uniform("window x", *keys) * (width - w_try + 1)).long()
-        pairs = ((h_try, h), (w_try, w), (y, top), (x, left))
-        h, w, top, left = (torch.where(fits, new, old) for new, old in pairs)
-    return top, left, h, w
-
-
-def _window(height: int, width: int, attempt: int, *keys: int | Tensor) -> tuple[Tensor, Tensor]:
-    """Height and width of a window, whether or not it fits."""
+    keys = (seed, epoch, index)
+    attempt = torch.arange(10, device=index.device)[:, None]
     share = 0.08 + 0.92 * chance.uniform("area", attempt, *keys)
     logarithm = (2 * chance.uniform("ratio", attempt, *keys) - 1) * math.log(4 / 3)
     area, ratio = share * height * width, logarithm.exp()
-    return (area / ratio).sqrt().round().long(), (area * ratio).sqrt().round().long()
+    h, w = (area / ratio).sqrt().round().long(), (area * ratio).sqrt().round().long()
+    fits = (h >= 1) & (h <= height) & (w >= 1) & (w <= width)
+    first = fits.byte().argmax(0, keepdim=True)
+    found = fits.gather(0, first)[0]
+    tall, wide = min(height, round(width * 4 / 3)), min(width, round(height * 4 / 3))
+    h = torch.where(found, h.gather(0, first)[0], tall)
+    w = torch.where(found, w.gather(0, first)[0], wide)
+    top = (chance.uniform("window y", *keys) * (height - h + 1)).long()
+    left = (chance.uniform("window x", *keys) * (width - w + 1)).long()
+    return (
+        torch.where(found, top, (height - tall) // 2),
+        torch.where(found, left, (width - wide) // 2),
+        h,
+        w,
+    )
 
 
 def resized(
