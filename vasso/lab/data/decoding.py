@@ -122,7 +122,8 @@ class RandomWindow:
         window = boxes(image.height, image.width, self.seed, self.epoch, at)
         top, left, h, w = (int(side) for side in window)
         box = (left, top, left + w, top + h)
-        return pixels(image.resize((self.size, self.size), BILINEAR, box=box))
+        # Not resize(box=...), whose filter looks beyond the window's edges.
+        return pixels(image.crop(box).resize((self.size, self.size), BILINEAR))
 
 
 class Decoded(Dataset[tuple[Tensor, int]]):

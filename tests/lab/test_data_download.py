@@ -1,0 +1,315 @@
+"""Downloads and archives against a server that hangs up, lies and forgets."""
+
+import errno
+import hashlib
+import io
+import os
+import socket
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.server import Server, serving
+from vasso.lab.data import download, progress
+from vasso.lab.data.archives import unpack
+from vasso.lab.data.download import DownloadError, Remote, fetch
+from vasso.lab.data.images import DataError
+
+CONTENT = bytes(range(256)) * 5000  # five blocks
+MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
+SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving(CONTENT) as running:
+        yield running
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+@pytest.mark.parametrize("checksum", [MD5, SHA256])
+def test_a_file_arrives_whole_and_is_asked_for_once(
+    server: Server, tmp_path: Path, checksum: str
+) -> None:
+    remote = Remote(server.url, "file", checksum)
+    for _ in range(2):
+        assert fetch(remote, tmp_path / "new").read_bytes() == CONTENT
+    assert server.seen == [None]
+    assert files(tmp_path / "new") == {"file"}
+
+
+def test_progress_is_told_block_by_block(server: Server, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    fetch(Remote(server.url, "file", MD5), tmp_path, lambda *step: told.append(step))
+    assert len(told) >= 5
+    assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
+    assert told[-1] == ("file", len(CONTENT), len(CONTENT))
+
+
+def test_a_broken_connection_is_taken_up_where_it_broke(server: Server, tmp_path: Path) -> None:
+    server.cut = [1000, 2000]
+    assert fetch(Remote(server.url, "file", MD5), tmp_path).read_bytes() == CONTENT
+    assert server.seen == [None, "bytes=1000-", "bytes=3000-"]
+
+
+def test_after_three_broken_connections_the_next_call_resumes(
+    server: Server, tmp_path: Path
+) -> None:
+    server.cut = [10, 10, 10]
+    remote = Remote(server.url, "file", MD5)
+    with pytest.raises(DownloadError, match="run again to resume"):
+        fetch(remote, tmp_path)
+    assert files(tmp_path) == {"file.part"}
+    assert fetch(remote, tmp_path).read_bytes() == CONTENT
+    assert server.seen[-1] == "bytes=30-"
+    assert files(tmp_path) == {"file"}
+
+
+def test_a_server_without_ranges_starts_over(server: Server, tmp_path: Path) -> None:
+    server.ranges, server.cut = False, [1000]
+    assert fetch(Remote(server.url, "file", MD5), tmp_path).read_bytes() == CONTENT
+    assert server.seen == [None, "bytes=1000-"]
+
+
+def test_a_part_that_is_complete_is_only_renamed(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(CONTENT)
+    assert fetch(Remote(server.url, "file", MD5), tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("part", [b"x" * 1000, CONTENT + b"more", b"y" * len(CONTENT)])
+def test_a_bad_part_is_thrown_away(server: Server, tmp_path: Path, part: bytes) -> None:
+    (tmp_path / "file.part").write_bytes(part)
+    assert fetch(Remote(server.url, "file", MD5), tmp_path).read_bytes() == CONTENT
+    assert files(tmp_path) == {"file"}
+
+
+@pytest.mark.parametrize("there", [b"", CONTENT[:-1], CONTENT[:-1] + b"?"])
+def test_a_damaged_file_is_replaced(server: Server, tmp_path: Path, there: bytes) -> None:
+    (tmp_path / "file").write_bytes(there)
+    assert fetch(Remote(server.url, "file", MD5), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_file_that_was_tampered_with_is_refused(server: Server, tmp_path: Path) -> None:
+    server.content = CONTENT[:-1] + b"?"
+    with pytest.raises(DownloadError, match=f"expected {MD5[4:]}"):
+        fetch(Remote(server.url, "file", MD5), tmp_path)
+    assert files(tmp_path) == set()
+
+
+def test_without_told_length_the_checksum_finds_what_is_missing(
+    server: Server, tmp_path: Path
+) -> None:
+    server.told_length, server.cut = False, [1000]
+    with pytest.raises(DownloadError, match="is not what it should be"):
+        fetch(Remote(server.url, "file", MD5), tmp_path)
+    assert files(tmp_path) == set()
+    assert fetch(Remote(server.url, "file", MD5), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_missing_file_is_told_with_its_address(server: Server, tmp_path: Path) -> None:
+    server.status = 404
+    with pytest.raises(DownloadError, match=f"{server.url} answers 404 Not Found"):
+        fetch(Remote(server.url, "file", MD5), tmp_path)
+    assert files(tmp_path) == set()
+
+
+def test_without_a_network_the_remedy_is_told(tmp_path: Path) -> None:
+    with socket.socket() as closed:  # bound, but nobody listens
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/file"
+        with pytest.raises(DownloadError, match=r"cannot be reached .*VASSO_DATA"):
+            fetch(Remote(url, "file", MD5), tmp_path)
+
+
+def test_a_full_disk_is_told_and_the_download_goes_on_later(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def full(self: Path, mode: str = "r", *more: Any) -> Any:
+        file = opened(self, mode, *more)
+        if self.suffix != ".part" or mode == "rb":
+            return file
+        return Full(file)
+
+    remote = Remote(server.url, "file", MD5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        with pytest.raises(DownloadError, match=r"cannot be written .*No space left.*free some"):
+            fetch(remote, tmp_path)
+    kept = (tmp_path / "file.part").stat().st_size
+    assert 0 < kept < len(CONTENT)
+    assert fetch(remote, tmp_path).read_bytes() == CONTENT
+    assert server.seen[-1] == f"bytes={kept}-"
+
+
+class Full:
+    """A file on a disk that is full after two blocks."""
+
+    def __init__(self, file: Any) -> None:
+        self.file, self.left = file, 2
+
+    def __enter__(self) -> "Full":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def write(self, block: bytes) -> None:
+        if not self.left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.left -= 1
+        self.file.write(block)
+
+
+def test_a_folder_that_cannot_be_made_is_told(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(DownloadError, match="VASSO_DATA"):
+        fetch(Remote(server.url, "file", MD5), tmp_path / "taken")
+
+
+def test_without_published_checksum_a_later_change_is_noticed(
+    server: Server, tmp_path: Path
+) -> None:
+    remote = Remote(server.url, "file")
+    path = fetch(remote, tmp_path)
+    assert (tmp_path / "file.sha256").read_text().strip() == SHA256[7:]
+    path.unlink()
+    server.content = CONTENT[::-1]
+    with pytest.raises(DownloadError, match=r"as first seen.*delete .*file\.sha256"):
+        fetch(remote, tmp_path)
+    assert not path.exists()
+    (tmp_path / "file.sha256").unlink()
+    assert fetch(remote, tmp_path).read_bytes() == CONTENT[::-1]
+
+
+def test_without_published_checksum_nothing_is_resumed(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(b"of another version")
+    assert fetch(Remote(server.url, "file"), tmp_path).read_bytes() == CONTENT
+    assert server.seen == [None]
+
+
+def test_two_at_once_download_once(server: Server, tmp_path: Path) -> None:
+    threads = [
+        threading.Thread(target=fetch, args=(Remote(server.url, "file", MD5), tmp_path))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert server.seen == [None]
+    assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_a_server_that_falls_silent_is_not_waited_for_for_ever(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "TIMEOUT", 0.2)
+    server.cut, server.silence = [1000, 1000, 1000], 1.0
+    with pytest.raises(DownloadError, match=r"broke .*timed out"):
+        fetch(Remote(server.url, "file", MD5), tmp_path)
+
+
+# -- progress -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_shown_when_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress.shown(None) as tell:
+        tell("file", 1, 2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_bars_are_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.shown(None) as tell:
+        tell("cifar-10-python.tar.gz", 50, None)
+        tell("cifar-10-python.tar.gz", 100, 100)
+    assert "cifar-10-python.tar.gz" in screen.getvalue()
+    assert "100/100 bytes" in screen.getvalue()
+
+
+# -- archives -------------------------------------------------------------------------------------
+
+
+def tar(path: Path, *members: tuple[str, bytes | str]) -> Path:
+    """Members with bytes are files, with a text links to it."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                archive.addfile(info)
+            else:
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def zipped(path: Path, *members: tuple[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("pack", [tar, zipped])
+def test_an_archive_becomes_its_folder(pack: Any, tmp_path: Path) -> None:
+    archive = pack(tmp_path / "a", ("top/x", b"1"), ("top/deep/y", b"2"))
+    (tmp_path / "top").mkdir()
+    (tmp_path / "top" / "old").write_text("of a half-finished attempt")
+    top = unpack(archive, tmp_path, "top")
+    assert top == tmp_path / "top"
+    found = {str(p.relative_to(top)): p.read_bytes() for p in top.rglob("*") if p.is_file()}
+    assert found == {"x": b"1", os.path.join("deep", "y"): b"2"}
+    assert files(tmp_path) == {"a", "top"}
+
+
+@pytest.mark.parametrize("pack", [tar, zipped])
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "top/../../evil", "..\\evil", "C:evil"])
+def test_members_that_would_leave_the_folder_are_refused(
+    pack: Any, name: str, tmp_path: Path
+) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    archive = pack(tmp_path / "a", ("top/x", b"1"), (name, b"evil"))
+    with pytest.raises(DataError, match="would leave the folder"):
+        unpack(archive, inner, "top")
+    assert files(inner) == set()
+    assert files(tmp_path) == {"a", "inner"}
+
+
+def test_links_in_archives_are_refused(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a", ("top/x", b"1"), ("top/link", "/etc"))
+    with pytest.raises(DataError, match="top/link is a link"):
+        unpack(archive, tmp_path, "top")
+    assert files(tmp_path) == {"a"}
+
+
+@pytest.mark.parametrize("pack", [tar, zipped])
+def test_a_truncated_archive_leaves_nothing(pack: Any, tmp_path: Path) -> None:
+    archive = pack(tmp_path / "a", ("top/x", os.urandom(50_000)), ("top/y", os.urandom(50_000)))
+    archive.write_bytes(archive.read_bytes()[:60_000])
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        unpack(archive, tmp_path, "top")
+    assert files(tmp_path) == {"a"}
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a", ("other/x", b"1"))
+    with pytest.raises(DataError, match="holds no folder top"):
+        unpack(archive, tmp_path, "top")

@@ -1,0 +1,618 @@
+"""Data sets: official layouts, pickles that must not run, the cache, and the real thing."""
+
+import gzip
+import hashlib
+import io
+import json
+import pickle
+import struct
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.lab.server import serving
+from vasso.lab.data import (
+    Augmentation,
+    DataError,
+    Images,
+    cache,
+    cifar,
+    data_root,
+    evaluation_batches,
+    fashion,
+    load,
+    normalised,
+    open_folder,
+    order,
+    sources,
+    training_batches,
+)
+from vasso.lab.data.decoding import Central, RandomWindow, opened
+from vasso.lab.data.download import Remote
+from vasso.lab.data.images import area_average
+from vasso.lab.data.pickles import read_pickle, read_torch
+from vasso.lab.data.windows import boxes
+
+# -- pickles --------------------------------------------------------------------------------------
+
+
+class Evil:
+    """A pickle of this writes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (self.path, "evil")
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 3, 4])
+def test_pickles_of_arrays_are_read(protocol: int) -> None:
+    content = {b"data": np.arange(6, dtype=np.uint8).reshape(2, 3), b"labels": [1, 2], "t": b"x"}
+    read = read_pickle(io.BytesIO(pickle.dumps(content, protocol)), "batch")
+    assert read.keys() == content.keys()
+    assert np.array_equal(read[b"data"], content[b"data"])
+    assert read[b"labels"] == [1, 2]
+
+
+def test_a_pickle_that_would_run_something_does_not(tmp_path: Path) -> None:
+    for evil in (Evil(tmp_path / "pwned"), {b"data": Evil(tmp_path / "pwned")}):
+        with pytest.raises(DataError, match="is not read further"):
+            read_pickle(io.BytesIO(pickle.dumps(evil)), "batch")
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["os system", "builtins eval", "numpy load", "numpy.core.multiarray scalar"]
+)
+def test_only_what_arrays_need_may_be_named(name: str) -> None:
+    module, attribute = name.split()
+    program = f"c{module}\n{attribute}\n.".encode()
+    with pytest.raises(DataError, match=f"it asks for {module}.{attribute}"):
+        read_pickle(io.BytesIO(program), "batch")
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 60])
+def test_truncated_pickles_are_told(cut: int) -> None:
+    whole = pickle.dumps({b"data": np.arange(10)})
+    with pytest.raises(DataError, match="batch is not a pickle of arrays"):
+        read_pickle(io.BytesIO(whole[:cut]), "batch")
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("number", [np.uint8, np.int64])
+def test_files_of_torch_with_arrays_are_read(tmp_path: Path, zipped: bool, number: Any) -> None:
+    content = {"clean_label": np.arange(5, dtype=number)}
+    torch.save(content, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+    assert read_torch(tmp_path / "x.pt")["clean_label"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_a_file_of_torch_that_would_run_something_does_not(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / "x.pt"
+    evil = {"clean_label": Evil(tmp_path / "pwned")}
+    torch.save(evil, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(DataError, match="is not read further"):
+        read_torch(path)
+    assert not (tmp_path / "pwned").exists()
+
+
+# -- a CIFAR-10 of ten images a batch -------------------------------------------------------------
+
+
+def fake_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Six batches in the official form, with their checksums in place of the published ones."""
+    draw = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for name in cifar.CIFAR10:
+        batch = {
+            b"data": draw.integers(0, 256, (20, 3072), dtype=np.uint8),
+            b"labels": draw.permutation(20).__mod__(10).tolist(),
+        }
+        content = pickle.dumps(batch, 2)
+        (folder / name).write_bytes(content)
+        monkeypatch.setitem(cifar.CIFAR10, name, hashlib.md5(content).hexdigest())
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    fake_cifar10(tmp_path / cifar.FOLDER10, monkeypatch)
+    return tmp_path
+
+
+def test_pixels_and_labels_are_where_cifar_says(root: Path) -> None:
+    images = load("cifar10", root=root, download=False)
+    second = pickle.loads((root / cifar.FOLDER10 / "data_batch_2").read_bytes())
+    assert images.train_x.shape == (100, 3, 32, 32)
+    assert images.train_x[23, 1, 2, 3] == second[b"data"][3, 1024 + 2 * 32 + 3]
+    assert images.train_y[20:40].tolist() == second[b"labels"]
+    assert images.test_x.shape == (20, 3, 32, 32)
+    assert images.mean == pytest.approx((0.4914, 0.4824, 0.4467), abs=1e-4)
+
+
+def test_a_damaged_batch_is_refused_also_after_a_sound_one_was_read(root: Path) -> None:
+    load("cifar10", root=root, download=False)
+    path = root / cifar.FOLDER10 / "data_batch_3"
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(bytes(content) + b".")
+    with pytest.raises(DataError, match=r"data_batch_3 is damaged: its md5 is .*load again"):
+        load("cifar10", root=root, download=False)
+
+
+def test_checksums_are_taken_once_per_process(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load("cifar10", root=root, download=False)
+    monkeypatch.setattr(cifar.hashlib, "md5", lambda _: pytest.fail("taken again"))
+    load("cifar10", root=root, download=False)
+
+
+def test_a_missing_batch_is_told(root: Path) -> None:
+    (root / cifar.FOLDER10 / "test_batch").unlink()
+    with pytest.raises(DataError, match="test_batch is missing"):
+        load("cifar10", root=root, download=False)
+
+
+def test_human_labels_are_for_training_alone(root: Path) -> None:
+    clean = load("cifar10", root=root, download=False)
+    worse = (clean.train_y + 1) % 10
+    content = {"clean_label": clean.train_y.numpy(), "worse_label": worse.numpy()}
+    torch.save(content, root / cifar.HUMAN)
+    human = load("cifar10n-worse", root=root, download=False)
+    assert human.name == "cifar10n-worse"
+    assert torch.equal(human.train_y, worse)
+    assert torch.equal(human.test_y, clean.test_y)
+    assert torch.equal(human.train_x, clean.train_x)
+    with pytest.raises(DataError, match="has no aggre_label"):
+        load("cifar10n-aggre", root=root, download=False)
+    (root / f"{cifar.HUMAN}.sha256").write_text("0" * 64)
+    with pytest.raises(DataError, match="has changed since it was downloaded"):
+        load("cifar10n-worse", root=root, download=False)
+
+
+def test_human_labels_of_other_images_are_refused(root: Path) -> None:
+    torch.save(
+        {"clean_label": np.zeros(100, int), "worse_label": np.zeros(100, int)}, root / cifar.HUMAN
+    )
+    with pytest.raises(DataError, match="not those of CIFAR-10, in this order"):
+        load("cifar10n-worse", root=root, download=False)
+
+
+# -- load -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """CIFAR-10's archive on a server of our own."""
+    made = fake_cifar10(tmp_path / "made" / cifar.FOLDER10, monkeypatch)
+    archive = tmp_path / "cifar.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(made, cifar.FOLDER10)
+    content = archive.read_bytes()
+    with serving(content) as server:
+        remote = Remote(server.url, "cifar.tar.gz", "md5:" + hashlib.md5(content).hexdigest())
+        source = sources.Source((sources.Item(cifar.FOLDER10, remote),), read=cifar.read_cifar10)
+        monkeypatch.setitem(sources.SOURCES, "cifar10", source)
+        yield server
+
+
+def test_what_is_missing_is_downloaded_unpacked_and_read(served: Any, tmp_path: Path) -> None:
+    root, told = tmp_path / "data", []
+    for _ in range(2):
+        images = load("cifar10", root=root, progress=lambda *step: told.append(step))
+        assert images.train_x.shape == (100, 3, 32, 32)
+    assert served.seen == [None]
+    assert told[-1][1] == len(served.content)
+
+
+def test_nothing_is_downloaded_unless_allowed(served: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"allow download=True, or put {served.url}"):
+        load("cifar10", root=tmp_path / "data", download=False)
+    assert served.seen == []
+
+
+def test_an_archive_put_there_by_hand_needs_no_download(served: Any, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "cifar.tar.gz").write_bytes(served.content)
+    load("cifar10", root=tmp_path / "data", download=False)
+    assert served.seen == []
+
+
+def test_the_root_is_the_argument_or_the_environment_or_the_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VASSO_DATA", "/there")
+    assert data_root(Path("/here")) == Path("/here")
+    assert data_root() == Path("/there")
+    monkeypatch.delenv("VASSO_DATA")
+    assert data_root() == Path.home() / ".cache" / "vasso"
+
+
+def test_unknown_names_and_sizes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Did you mean 'cifar10'"):
+        load("cifar-10", root=tmp_path)
+    with pytest.raises(ValueError, match="size must be 1 pixel or more, got 0"):
+        load("digits", size=0, root=tmp_path)
+    with pytest.raises(ValueError, match="cannot draw 5000 of 1297 images"):
+        load("digits", train_size=5000)
+    with pytest.raises(DataError, match="imagenet is missing and cannot be downloaded"):
+        load("imagenet", root=tmp_path)
+    with pytest.raises(ValueError, match="Did you mean 'imagenet'"):
+        open_folder("imagnet", root=tmp_path)
+
+
+def test_digits_are_scikit_learns() -> None:
+    from sklearn.datasets import load_digits
+
+    images = load("digits")
+    assert images.train_x.shape == (1297, 1, 8, 8)
+    assert images.test_x.shape == (500, 1, 8, 8)
+    ours = torch.cat((images.train_x, images.test_x)).view(-1, 64).double() * 16 / 255
+    theirs = torch.from_numpy(load_digits().data)
+    assert sorted(ours.round().tolist()) == sorted(theirs.tolist())
+    x = normalised(images.train_x, images.mean, images.std)
+    assert x.mean().abs() < 1e-5
+    assert (x.std() - 1).abs() < 1e-3
+
+
+def test_a_sub_sample_is_stratified_and_seeded(root: Path) -> None:
+    whole = load("cifar10", root=root, download=False)
+    first, again, other = (
+        load("cifar10", root=root, download=False, train_size=30, seed=seed) for seed in (0, 0, 1)
+    )
+    assert first.train_y.bincount(minlength=10).tolist() == [3] * 10
+    assert torch.equal(first.train_x, again.train_x)
+    assert not torch.equal(first.train_x, other.train_x)
+    assert torch.equal(first.test_x, whole.test_x)
+    rows = {
+        bytes(x.flatten().tolist()): y for x, y in zip(whole.train_x, whole.train_y, strict=True)
+    }
+    for x, y in zip(first.train_x, first.train_y, strict=True):
+        assert rows[bytes(x.flatten().tolist())] == y
+
+
+def test_images_must_fit_their_labels() -> None:
+    x, y = torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 3])
+    with pytest.raises(DataError, match="a train label is outside 0 to 2"):
+        Images("x", x, y, x, y, 3, (0.5,), (0.5,))
+    with pytest.raises(DataError, match="1 test images but 2 labels"):
+        Images("x", x, y, x[:1], y, 4, (0.5,), (0.5,))
+    with pytest.raises(DataError, match="must be uint8"):
+        Images("x", x.float(), y, x, y, 4, (0.5,), (0.5,))
+
+
+# -- reduced resolution ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("old", "new"), [((6, 6), 3), ((6, 6), 4), ((5, 7), 3), ((3, 3), 5)])
+def test_area_averages_are_integrals_over_the_pixels(old: tuple[int, int], new: int) -> None:
+    x = torch.randint(0, 256, (2, 3, *old), dtype=torch.uint8)
+    fine = x.repeat_interleave(new, 2).repeat_interleave(new, 3).double()  # old * new pixels a side
+    cells = fine.view(2, 3, new, old[0], new, old[1]).mean((3, 5))
+    assert torch.equal(area_average(x, new), (cells + 0.5 + 1e-9).floor().to(torch.uint8))
+
+
+def test_averages_of_two_by_two_are_torchs(root: Path) -> None:
+    whole = load("cifar10", root=root, download=False)
+    small = load("cifar10", root=root, download=False, size=16)
+    pooled = torch.nn.functional.avg_pool2d(whole.train_x.double(), 2)
+    assert torch.equal(small.train_x, (pooled + 0.5).floor().to(torch.uint8))
+    assert torch.equal(small.train_y, whole.train_y)
+    assert torch.equal(small.test_y, whole.test_y)
+    assert (small.mean, small.std, small.classes) == (whole.mean, whole.std, 10)
+
+
+def test_reduced_images_are_made_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load("cifar10", root=root, download=False, size=16)
+    monkeypatch.setattr(cifar, "_batch", lambda *_: pytest.fail("read again"))
+    again = load("cifar10", root=root, download=False, size=16, train_size=50)
+    assert len(again.train_x) == 50
+    assert torch.equal(first.test_x, again.test_x)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "longer"])
+def test_a_damaged_cache_is_made_again(root: Path, damage: str) -> None:
+    first = load("cifar10", root=root, download=False, size=8)
+    (path,) = (root / "reduced").iterdir()
+    sound = path.read_bytes()
+    middle = len(sound) // 2
+    flipped = sound[:middle] + bytes([sound[middle] ^ 1]) + sound[middle + 1 :]
+    spoilt = {"flip": flipped, "cut": sound[:middle], "empty": b"", "longer": sound + b"x"}
+    path.write_bytes(spoilt[damage])
+    again = load("cifar10", root=root, download=False, size=8)
+    assert torch.equal(first.train_x, again.train_x)
+    assert path.read_bytes() == sound
+
+
+def test_a_cache_that_cannot_be_finished_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(cache.os, "replace", fail)
+    with pytest.warns(UserWarning, match="cannot be written .*No space left"):
+        made = cache.remembered(tmp_path / "x", lambda: {"a": np.arange(3)})
+    assert made["a"].tolist() == [0, 1, 2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_never_holds_objects(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"[Oo]bject"):
+        cache.remembered(tmp_path / "x", lambda: {"a": np.array([Evil(tmp_path)])})
+    content = json.dumps(["a"]).encode() + b"\n"
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.array([Evil(tmp_path / "pwned")]), allow_pickle=True)
+    content += buffer.getvalue()
+    digest = hashlib.sha256(content).hexdigest().encode()
+    (tmp_path / "y").write_bytes(cache.MARK + digest + b"\n" + content)
+    with pytest.raises(ValueError, match=r"[Oo]bject"):
+        cache.remembered(tmp_path / "y", dict)
+    assert not (tmp_path / "pwned").exists()
+
+
+# -- idx files ------------------------------------------------------------------------------------
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["gz", "plain"])
+def test_fashion_is_read_from_idx_files(tmp_path: Path, packed: bool) -> None:
+    folder = tmp_path / fashion.FOLDER
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    arrays = [
+        draw.integers(0, 256, (9, 28, 28), dtype=np.uint8),
+        np.arange(9, dtype=np.uint8),
+        draw.integers(0, 256, (4, 28, 28), dtype=np.uint8),
+        np.arange(4, dtype=np.uint8),
+    ]
+    for name, array in zip(fashion.MD5, arrays, strict=True):
+        content = idx(array)
+        path = folder / name if packed else folder / name.removesuffix(".gz")
+        path.write_bytes(gzip.compress(content) if packed else content)
+    images = load("fashion-mnist", root=tmp_path, download=False)
+    assert np.array_equal(images.train_x[:, 0].numpy(), arrays[0])
+    assert np.array_equal(images.test_x[:, 0].numpy(), arrays[2])
+    assert images.train_y.tolist() == list(range(9))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0\0\x08",
+        idx(np.zeros((3, 4), np.uint8))[:-1],
+        idx(np.zeros((3, 4), np.uint8)) + b"x",
+        b"\0\0\x0d" + idx(np.zeros(4, np.uint8))[3:],
+    ],
+    ids=["empty", "short", "truncated", "long", "floats"],
+)
+def test_damaged_idx_files_are_told(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(DataError, match=r"x\.gz is damaged"):
+        fashion.read_idx(path)
+    path.write_bytes(gzip.compress(content)[:-5])
+    with pytest.raises(DataError, match=r"x\.gz is damaged"):
+        fashion.read_idx(path)
+
+
+# -- image files ----------------------------------------------------------------------------------
+
+
+def picture(path: Path, width: int, height: int, seed: int, mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    array = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(array).convert(mode).save(path)
+
+
+@pytest.fixture
+def imagenet(tmp_path: Path) -> Path:
+    for c, name in enumerate(("n02", "n01", "n03")):
+        for i in range(5):
+            seed = 10 * c + i
+            picture(tmp_path / "imagenet" / "train" / name / f"{i}.png", 40 + i, 50 - c, seed)
+            picture(tmp_path / "imagenet" / "val" / name / f"{i}.JPEG", 60, 45 + i, seed + 100)
+    return tmp_path
+
+
+HOW = Augmentation(resized_crop=24, flip=True, cutout=6, cutout_probability=0.5)
+
+
+def test_batches_are_the_same_whatever_the_number_of_workers(imagenet: Path) -> None:
+    folder = open_folder("imagenet", root=imagenet)
+    indices, before = order(15, 0, 3), torch.get_rng_state()
+    runs = [
+        list(training_batches(folder, indices, 4, augmentation=HOW, seed=1, epoch=3, workers=w))
+        for w in (0, 1, 2)
+    ]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [len(y) for _, y, _ in runs[0]] == [4, 4, 4, 3]
+    assert torch.equal(torch.cat([index for _, _, index in runs[0]]), indices)
+    assert torch.equal(torch.cat([y for _, y, _ in runs[0]]), folder.train.y[indices])
+    for run in runs[1:]:
+        for (x, y, i), (x2, y2, i2) in zip(runs[0], run, strict=True):
+            assert torch.equal(x, x2)
+            assert torch.equal(y, y2)
+            assert torch.equal(i, i2)
+
+
+def test_an_image_of_a_folder_depends_on_seed_epoch_and_index_alone(imagenet: Path) -> None:
+    folder = open_folder("imagenet", root=imagenet)
+
+    def one(index: int, **keys: int) -> torch.Tensor:
+        chosen = torch.tensor([index])
+        ((x, _, _),) = training_batches(folder, chosen, 1, augmentation=HOW, **keys)
+        return x[0]
+
+    ((x, _, _),) = training_batches(folder, order(15, 0, 0), 15, augmentation=HOW, seed=1, epoch=0)
+    assert torch.equal(x[4], one(int(order(15, 0, 0)[4]), seed=1, epoch=0))
+    assert not torch.equal(one(3, seed=1, epoch=0), one(3, seed=1, epoch=1))
+    assert not torch.equal(one(3, seed=1, epoch=0), one(3, seed=2, epoch=0))
+
+
+def test_a_random_window_is_pillows_resize_of_the_box(imagenet: Path) -> None:
+    folder = open_folder("imagenet", root=imagenet)
+    image = opened(folder.train.paths[7])
+    top, left, h, w = (int(v) for v in boxes(image.height, image.width, 4, 5, torch.tensor([7])))
+    window = Image.fromarray(np.array(image)[top : top + h, left : left + w])
+    expected = np.array(window.resize((24, 24), Image.Resampling.BILINEAR))
+    ours = RandomWindow(24, seed=4, epoch=5)(image, 7).permute(1, 2, 0).numpy()
+    assert np.array_equal(ours, expected)
+
+
+def test_labels_follow_the_sorted_names(imagenet: Path) -> None:
+    folder = open_folder("imagenet", root=imagenet)
+    assert folder.names == ("n01", "n02", "n03")
+    assert folder.classes == 3
+    for files in (folder.train, folder.test):
+        for path, y in zip(files.paths, files.y, strict=True):
+            assert folder.names[y] == path.parent.name
+
+
+def test_test_images_are_resized_and_cut_from_the_middle(imagenet: Path) -> None:
+    folder = open_folder("imagenet", root=imagenet)
+    image = opened(folder.test.paths[0])  # 60 x 45
+    x = Central(28)(image, 0)
+    resized = np.array(image.resize((43, 32), Image.Resampling.BILINEAR))
+    assert np.array_equal(x.permute(1, 2, 0).numpy(), resized[2:30, 7:35])
+    batches = list(evaluation_batches(folder, 8))
+    assert [len(y) for _, y in batches] == [8, 7]
+    assert batches[0][0].shape == (8, 3, 224, 224)
+    expected = normalised(Central(224)(image, 0)[None], folder.mean, folder.std)
+    assert torch.equal(batches[0][0][:1], expected)
+
+
+def test_imagenet_in_memory_needs_a_size(imagenet: Path) -> None:
+    with pytest.raises(ValueError, match="does not fit into memory: use open_folder"):
+        load("imagenet", root=imagenet)
+    images = load("imagenet", root=imagenet, size=8, train_size=6)
+    assert images.train_x.shape == (6, 3, 8, 8)
+    assert images.train_y.tolist() == [0, 0, 1, 1, 2, 2]
+    image = torch.from_numpy(np.array(opened(open_folder("imagenet", root=imagenet).test.paths[0])))
+    square = image.permute(2, 0, 1)[None, :, :, 7:52]
+    assert torch.equal(images.test_x[:1], area_average(square, 8))
+
+
+def test_a_changed_folder_is_decoded_anew(imagenet: Path) -> None:
+    load("imagenet", root=imagenet, size=8)
+    picture(imagenet / "imagenet" / "train" / "n01" / "new.png", 20, 20, 7)
+    assert len(load("imagenet", root=imagenet, size=8).train_x) == 16
+
+
+def test_a_file_that_is_no_image_is_named(imagenet: Path) -> None:
+    path = imagenet / "imagenet" / "train" / "n01" / "0.png"
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(DataError, match=r"0\.png cannot be decoded"):
+        load("imagenet", root=imagenet, size=8)
+
+
+def test_folders_that_are_missing_or_empty_are_named(tmp_path: Path) -> None:
+    (tmp_path / "imagenet").mkdir()
+    with pytest.raises(DataError, match="train is missing"):
+        open_folder("imagenet", root=tmp_path)
+    (tmp_path / "imagenet" / "train" / "n01").mkdir(parents=True)
+    with pytest.raises(DataError, match="holds no images"):
+        open_folder("imagenet", root=tmp_path)
+    picture(tmp_path / "imagenet" / "train" / "n01" / "0.png", 8, 8, 0)
+    with pytest.raises(DataError, match="n01 is missing: every class needs its folder"):
+        open_folder("imagenet", root=tmp_path)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    top = tmp_path / "tiny-imagenet-200"
+    for name in ("n05", "n02", "n09"):
+        for i in range(4):
+            mode = "L" if i == 0 else "RGB"
+            picture(top / "train" / name / "images" / f"{name}_{i}.png", 64, 64, i, mode)
+    for i in range(6):
+        picture(top / "val" / "images" / f"val_{i}.png", 64, 64, i + 50)
+    labels = ("n09", "n05", "n02", "n05", "n09", "n05")
+    lines = [f"val_{i}.png\t{name}\t0\t0\t63\t63\n" for i, name in enumerate(labels)]
+    (top / "val" / "val_annotations.txt").write_text("".join(lines))
+    (top / "wnids.txt").write_text("n05\nn02\n")
+    return tmp_path
+
+
+def test_tiny_imagenet_has_the_classes_that_wnids_names(tiny: Path) -> None:
+    images = load("tiny-imagenet", root=tiny, download=False)
+    assert images.classes == 2
+    assert images.train_x.shape == (8, 3, 64, 64)
+    assert images.train_y.tolist() == [0] * 4 + [1] * 4
+    assert images.test_y.tolist() == [0, 0, 0, 1]
+    grey = images.train_x[0]
+    assert torch.equal(grey[0], grey[1])
+    stored = np.array(Image.open(tiny / "tiny-imagenet-200" / "val" / "images" / "val_1.png"))
+    assert np.array_equal(images.test_x[0].permute(1, 2, 0).numpy(), stored)
+    (tiny / "tiny-imagenet-200" / "wnids.txt").unlink()
+    with pytest.raises(DataError, match=r"wnids\.txt is missing"):
+        load("tiny-imagenet", root=tiny, download=False)
+
+
+# -- batches from memory --------------------------------------------------------------------------
+
+
+def test_batches_from_memory_are_augmented_images_in_order() -> None:
+    images = load("digits", train_size=50)
+    how = Augmentation(crop=1)
+    settings = {"seed": 3, "epoch": 2}
+    indices = order(50, 3, 2)
+    batches = list(training_batches(images, indices, 16, augmentation=how, **settings))
+    assert [len(y) for _, y, _ in batches] == [16, 16, 16, 2]
+    x = torch.cat([x for x, _, _ in batches])
+    rules = {**settings, "mean": images.mean, "std": images.std}
+    assert torch.equal(x, how(images.train_x[indices], indices, **rules))
+    assert torch.equal(torch.cat([y for _, y, _ in batches]), images.train_y[indices])
+    tests = list(evaluation_batches(images, 200))
+    assert torch.equal(torch.cat([y for _, y in tests]), images.test_y)
+    assert torch.equal(tests[0][0], normalised(images.test_x[:200], images.mean, images.std))
+    with pytest.raises(ValueError, match="1 image or more, got size=0"):
+        list(training_batches(images, indices, 0, augmentation=how, **settings))
+
+
+# -- the real thing -------------------------------------------------------------------------------
+
+
+def test_real_cifar10(real_data: Path) -> None:
+    images = load("cifar10", root=real_data, download=False)
+    assert images.train_x.shape == (50_000, 3, 32, 32)
+    assert images.train_y.bincount().tolist() == [5000] * 10
+    assert images.test_y.bincount().tolist() == [1000] * 10
+    assert images.train_y[:5].tolist() == [6, 9, 9, 4, 1]  # frog, truck, truck, deer, automobile
+    mean = images.train_x.double().mean((0, 2, 3)) / 255
+    torch.testing.assert_close(mean, torch.tensor(images.mean, dtype=mean.dtype), atol=2e-4, rtol=0)
+
+
+def test_real_cifar100(real_data: Path) -> None:
+    if not (real_data / cifar.FOLDER100).exists():
+        pytest.skip("no CIFAR-100 there")
+    images = load("cifar100", root=real_data, download=False)
+    assert images.train_y.bincount().tolist() == [500] * 100
+    assert images.train_y[:3].tolist() == [19, 29, 0]  # cattle, dinosaur, apple
+
+
+def test_real_human_labels_are_as_wrong_as_published(real_data: Path) -> None:
+    if not (real_data / cifar.HUMAN).exists():
+        pytest.skip("no CIFAR-10N there")
+    clean = load("cifar10", root=real_data, download=False).train_y
+    published = {  # per cent
+        "aggre": 9.01,  # the table of the paper has 9.03
+        "random1": 17.23,
+        "random2": 18.12,
+        "random3": 17.64,
+        "worse": 40.21,
+    }
+    for which, percent in published.items():
+        human = load(f"cifar10n-{which}", root=real_data, download=False)
+        wrong = (human.train_y != clean).double().mean().item() * 100
+        assert wrong == pytest.approx(percent, abs=0.005)
