@@ -1,0 +1,363 @@
+"""Torch's own helpers around ours, each against a plain loop that does their work by hand."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, relu
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, ReduceLROnPlateau, SequentialLR
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit, from torch itself
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from tests.hosts.two_processes import run_both
+from tests.reference.digits import batch, flat, net
+from vasso import SAM, SharpnessAware, VaSSO
+
+RHO, THETA = 0.3, 0.4
+
+
+def vasso(model: nn.Module, lr: float = 0.5, **more: Any) -> VaSSO:
+    base = SGD(model.parameters(), lr=lr, momentum=0.9)
+    return VaSSO(base, rho=RHO, theta=THETA, model=model, **more)
+
+
+def closure_of(opt: Optimizer, model: Callable[[Tensor], Tensor], t: int) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        opt.zero_grad()
+        x, y = batch(t)
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return closure
+
+
+# -- schedulers -----------------------------------------------------------------------------------
+
+
+def by_hand(rates: list[float]) -> Tensor:
+    """A plain loop that sets the learning rate itself."""
+    model = net()
+    opt = vasso(model)
+    for t, lr in enumerate(rates):
+        opt.base.param_groups[0]["lr"] = lr
+        opt.step(closure_of(opt, model, t))
+    return flat(model)
+
+
+def test_a_sequence_of_schedulers() -> None:
+    model = net()
+    opt = vasso(model, lr=0.4)
+    warm_up = LinearLR(opt, start_factor=0.25, total_iters=3)
+    cosine = CosineAnnealingLR(opt, T_max=4)
+    scheduler = SequentialLR(opt, [warm_up, cosine], milestones=[3])
+    rates = []
+    for t in range(7):
+        rates.append(opt.param_groups[0]["lr"])
+        opt.step(closure_of(opt, model, t))
+        scheduler.step()
+    angles = torch.arange(4, dtype=torch.float64) * torch.pi / 4
+    assert rates == pytest.approx([0.1, 0.2, 0.3, *(0.2 * (1 + angles.cos())).tolist()])
+    assert torch.equal(flat(model), by_hand(rates))
+
+
+def test_a_plateau_is_judged_by_the_loss_at_w() -> None:
+    model = net()
+    opt = vasso(model)
+    scheduler = ReduceLROnPlateau(opt, factor=0.5, patience=0, threshold=0.0)
+    rates, losses = [], []
+    for t in range(8):
+        rates.append(opt.param_groups[0]["lr"])
+        losses.append(opt.step(closure_of(opt, model, t)).item())
+        scheduler.step(losses[-1])
+    expected, best = [0.5], float("inf")
+    for loss in losses[:-1]:
+        expected.append(expected[-1] * (1.0 if loss < best else 0.5))
+        best = min(best, loss)
+    assert rates == expected
+    assert len(set(rates)) > 1, "never on a plateau"
+    assert torch.equal(flat(model), by_hand(rates))
+
+
+def test_a_scheduler_saved_with_the_optimizer_goes_on() -> None:
+    def start() -> tuple[nn.Module, VaSSO, CosineAnnealingLR]:
+        model = net()
+        opt = vasso(model)
+        return model, opt, CosineAnnealingLR(opt, T_max=8)
+
+    def go_on(parts: tuple[nn.Module, VaSSO, CosineAnnealingLR], steps: range) -> Tensor:
+        model, opt, scheduler = parts
+        for t in steps:
+            opt.step(closure_of(opt, model, t))
+            scheduler.step()
+        return flat(model)
+
+    first = start()
+    go_on(first, range(4))
+    saved = [copy.deepcopy(part.state_dict()) for part in first]
+    whole = go_on(first, range(4, 8))
+    second = start()
+    for part, state in zip(second, saved, strict=True):
+        part.load_state_dict(state)
+    assert torch.equal(go_on(second, range(4, 8)), whole)
+
+
+# -- hooks ----------------------------------------------------------------------------------------
+
+
+def test_step_hooks_fire_once_per_step_with_weights_at_home() -> None:
+    model = net()
+    opt = vasso(model)
+    told: list[tuple[str, int, bool]] = []
+    t = 0
+
+    def hook(name: str) -> Callable[..., None]:
+        return lambda *_: told.append((name, t, opt.perturbed))
+
+    opt.register_step_pre_hook(hook("before"))
+    opt.register_step_post_hook(hook("after"))
+    opt.base.register_step_pre_hook(hook("before base"))
+    opt.base.register_step_post_hook(hook("after base"))
+    for t in range(3):
+        opt.step(closure_of(opt, model, t))
+    order = ["before", "before base", "after base", "after"]
+    assert told == [(name, t, False) for t in range(3) for name in order]
+
+
+def test_a_hook_of_the_base_sees_the_gradient_that_goes_down() -> None:
+    model = net()
+    opt = vasso(model)
+    seen: list[Tensor] = []
+    above: list[Tensor] = []
+
+    def closure() -> Tensor:
+        loss = closure_of(opt, model, 0)()
+        above.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        return loss
+
+    def look(*_: Any) -> None:
+        seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+
+    opt.base.register_step_pre_hook(look)
+    opt.step(closure)
+    assert torch.equal(seen[0], above[1])
+    assert not torch.equal(seen[0], above[0])
+
+
+# -- activation checkpointing ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("same_rng", [False, True])
+def test_activation_checkpointing_changes_nothing(dropout: float, same_rng: bool) -> None:
+    def train(forward: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+        torch.manual_seed(3)
+        model = net(dropout=dropout)
+        opt = vasso(model, same_rng=same_rng)
+        for t in range(4):
+            opt.step(closure_of(opt, lambda x: forward(model, x), t))
+        return flat(model)
+
+    plain = train(lambda model, x: model(x))
+    whole = train(lambda model, x: checkpoint(model, x, use_reentrant=False))
+    pieces = train(lambda model, x: checkpoint_sequential(model, 2, x, use_reentrant=False))
+    assert torch.equal(whole, plain)
+    assert torch.equal(pieces, plain)
+
+
+# -- ZeroRedundancyOptimizer ----------------------------------------------------------------------
+
+
+def train_with_zero(rank: int, ranks: int) -> nn.Module:
+    """Each rank keeps a share of the momentum; the data of a step are shared out too."""
+    model = net()
+    parallel = DistributedDataParallel(model)
+    base = ZeroRedundancyOptimizer(model.parameters(), SGD, lr=0.5, momentum=0.9)
+    opt = VaSSO(base, rho=RHO, theta=THETA, model=model)
+    for t in range(6):
+
+        def closure(t: int = t) -> Tensor:
+            opt.zero_grad()
+            x, y = batch(t)
+            share = slice(rank * len(x) // ranks, (rank + 1) * len(x) // ranks)
+            loss = cross_entropy(parallel(x[share]), y[share])
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+    assert opt.cost == 12
+    return model
+
+
+def without_zero() -> Tensor:
+    model = net()
+    opt = vasso(model)
+    for t in range(6):
+        opt.step(closure_of(opt, model, t))
+    return flat(model)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    store = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_sharded_base_of_one_process() -> None:
+    torch.testing.assert_close(
+        flat(train_with_zero(rank=0, ranks=1)), without_zero(), rtol=0, atol=1e-14
+    )
+
+
+def test_a_sharded_base_of_two_processes(tmp_path: Path) -> None:
+    for rank in run_both("zero", tmp_path):
+        torch.testing.assert_close(rank, without_zero(), rtol=0, atol=1e-14)
+
+
+# -- two optimizers -------------------------------------------------------------------------------
+
+
+def two_nets() -> tuple[nn.Module, nn.Module]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        generator = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 64))
+        critic = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 1))
+    return generator.double(), critic.double()
+
+
+def noise(t: int) -> Tensor:
+    return torch.randn(32, 4, generator=torch.Generator().manual_seed(t), dtype=torch.float64)
+
+
+def critic_loss(generator: nn.Module, critic: nn.Module, t: int) -> Tensor:
+    real, fake = critic(batch(t)[0]), critic(generator(noise(t)).detach())
+    ones, zeros = torch.ones_like(real), torch.zeros_like(fake)
+    return binary_cross_entropy_with_logits(real, ones) + binary_cross_entropy_with_logits(
+        fake, zeros
+    )
+
+
+def generator_loss(generator: nn.Module, critic: nn.Module, t: int) -> Tensor:
+    fake = critic(generator(noise(t)))
+    return binary_cross_entropy_with_logits(fake, torch.ones_like(fake))
+
+
+def sam_by_hand(model: nn.Module, loss: Callable[[], Tensor], lr: float) -> None:
+    """w - lr g(w + rho g / ||g||), without any optimizer."""
+    params = list(model.parameters())
+    w = [p.detach().clone() for p in params]
+    g = torch.autograd.grad(loss(), params)
+    length = torch.cat([x.flatten() for x in g]).norm()
+    with torch.no_grad():
+        for p, x in zip(params, g, strict=True):
+            p.add_(x, alpha=RHO / length.item())
+    h = torch.autograd.grad(loss(), params)
+    with torch.no_grad():
+        for p, home, x in zip(params, w, h, strict=True):
+            p.copy_(home - lr * x)
+
+
+def test_two_optimizers_in_one_loop_leave_each_other_alone() -> None:
+    ours, theirs = two_nets(), two_nets()
+    opts = [SAM(SGD(model.parameters(), lr=0.1), rho=RHO) for model in ours]
+    for t in range(5):
+        for opt, loss in ((opts[1], critic_loss), (opts[0], generator_loss)):
+
+            def closure(opt: SharpnessAware = opt, loss: Any = loss, t: int = t) -> Tensor:
+                opt.zero_grad()
+                value = loss(*ours, t)
+                value.backward()
+                return value
+
+            opt.step(closure)
+        sam_by_hand(theirs[1], lambda t=t: critic_loss(*theirs, t), 0.1)
+        sam_by_hand(theirs[0], lambda t=t: generator_loss(*theirs, t), 0.1)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(flat(a), flat(b), rtol=0, atol=1e-13)
+    assert [opt.cost for opt in opts] == [10, 10]
+
+
+# -- torch.compile --------------------------------------------------------------------------------
+
+
+class Normalised(nn.Module):
+    """With BatchNorm, whose statistics have to be held still without a recompilation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(relu(self.norm(self.first(x))))
+
+
+def normalised() -> Normalised:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        return Normalised().double()
+
+
+@pytest.fixture
+def dynamo() -> Iterator[Any]:
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    yield counters
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def compiled(thing: Any) -> Any:
+    """Traced into graphs, which are then run as they are: no C++ compiler is waited for."""
+    return torch.compile(thing, backend="aot_eager")
+
+
+def test_a_compiled_model_is_one_graph_and_is_never_compiled_again(dynamo: Any) -> None:
+    model, twin = normalised(), normalised()
+    fast = compiled(model)
+    opt, plain = vasso(model), vasso(twin)
+    after_the_first = None
+    for t in range(6):
+        opt.step(closure_of(opt, fast, t))
+        plain.step(closure_of(plain, twin, t))
+        after_the_first = after_the_first or dynamo["stats"]["unique_graphs"]
+    assert after_the_first == 1
+    assert dynamo["stats"]["unique_graphs"] == 1
+    assert not dynamo["graph_break"]
+    assert not dynamo["recompiles"]
+    torch.testing.assert_close(flat(model), flat(twin), rtol=0, atol=1e-12)
+    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_ascended_with_a_compiled_model(dynamo: Any) -> None:
+    model, twin = normalised(), normalised()
+    fast = compiled(model)
+    opt, plain = vasso(model), vasso(twin)
+    for t in range(4):
+        x, y = batch(t)
+        cross_entropy(fast(x), y).backward()
+        with opt.ascended():
+            cross_entropy(fast(x), y).backward()
+        opt.step()
+        opt.zero_grad()
+        plain.step(closure_of(plain, twin, t))
+    assert dynamo["stats"]["unique_graphs"] == 1
+    torch.testing.assert_close(flat(model), flat(twin), rtol=0, atol=1e-12)
