@@ -1288,11 +1288,7 @@ def test_asam_takes_names_from_torch() -> None:
     assert_same(run(named=True), run(named=False))
 
 
-# -- what is known to be wrong --------------------------------------------------------------------
-
-
-def wrong(reason: str) -> Any:
-    return pytest.mark.xfail(strict=True, reason=reason)
+# -- corners --------------------------------------------------------------------------------------
 
 
 def test_a_mask_whose_scale_is_not_a_power_of_two_follows_the_twin() -> None:
@@ -1303,7 +1299,6 @@ def test_a_mask_whose_scale_is_not_a_power_of_two_follows_the_twin() -> None:
     assert_twins(Case(make, twin, whole=True), mlp, "momentum")
 
 
-@wrong("SelectTop: a step without a climb selects too, among rises of 0, and pays for it")
 def test_a_step_without_a_climb_goes_down_by_all_samples() -> None:
     never = partial(SharpnessAware, rho=0.1, plan=SelectTop(0.5), policy=Bernoulli(0.0))
     ours = train(never)
@@ -1311,7 +1306,6 @@ def test_a_step_without_a_climb_goes_down_by_all_samples() -> None:
     assert ours.opt.cost == SHORT
 
 
-@wrong("SelectTop: without a gradient at w no losses are known there, and all samples go down")
 def test_a_choice_of_samples_by_their_rise_needs_their_losses_at_w() -> None:
     with pytest.raises(ValueError, match=r"SelectTop.*Random"):
         simple(SharpnessAware, direction=Random(), plan=SelectTop(0.5))
@@ -1388,7 +1382,6 @@ def test_losses_that_nobody_noted_at_w_cost_a_forward_pass() -> None:
     assert_near(trained_on(Listed, ESAM).cost, SHORT * (1 + 1 / 3 + 1 / 3 + 1 / 2), 1e-14)
 
 
-@wrong("_Noted: a forward pass at w for losses that nobody noted moves the statistics once more")
 def test_losses_that_nobody_noted_at_w_leave_batchnorm_alone() -> None:
     assert trained_on(Listed, ESAM, with_batchnorm).model[1].num_batches_tracked == SHORT
 
@@ -1400,7 +1393,6 @@ def test_a_mask_of_fisher_information_refuses_another_batch_without_samples() ->
         opt.step(samples(opt, net, *batch(0)), ascent_closure=plain)
 
 
-@wrong("Chunks: the loss is that of the first chunk alone")
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("ChunkedSAM")])
 def test_the_loss_of_a_step_in_chunks_is_that_of_the_batch(name: str) -> None:
     """Up to the order of a sum over 22 samples."""
@@ -1410,14 +1402,12 @@ def test_the_loss_of_a_step_in_chunks_is_that_of_the_batch(name: str) -> None:
     assert_near([found, opt.last.loss], [expected, expected], 1e-15)
 
 
-@wrong("UnderWay.other_data: knows of an ascent_closure only")
 def test_the_loss_of_a_sub_sample_is_marked_as_one_of_other_data() -> None:
     opt, net = simple(SubSampledSAM, m=6)
     opt.step(samples(opt, net, *batch(0)))
     assert opt.last.loss_at == "w, ascent data"
 
 
-@wrong("Reuse: goes on with what was found before the radius went to zero")
 def test_a_radius_scheduled_at_zero_leaves_the_base_of_looksam() -> None:
     falling = partial(LookSAM, k=2, rho=lambda step, lr: 0.1 if step == 0 else 0.0)
     _, records, down = observed(falling)
@@ -1425,7 +1415,6 @@ def test_a_radius_scheduled_at_zero_leaves_the_base_of_looksam() -> None:
         assert_same(flat(u), flat(record.g))
 
 
-@wrong("ascended: a body that runs though it is not wanted takes the place of what is reused")
 def test_a_body_that_runs_though_it_is_not_wanted_changes_nothing() -> None:
     net = made(mlp)
     opt = LookSAM(BASES["momentum"](net.parameters()), rho=0.1, k=3, model=net)

@@ -77,11 +77,6 @@ SIZE = 64 * 6 + 6 + 6 * 10 + 10
 Vector = list[Tensor]
 
 
-def known(fault: str) -> Any:
-    """A fault that was found by the test below and is not mended yet."""
-    return pytest.mark.xfail(strict=True, reason=fault)
-
-
 # -- the problem ----------------------------------------------------------------------------------
 
 
@@ -1300,7 +1295,6 @@ def test_many_steps_up_by_layers_may_pass_a_layer_of_zeros() -> None:
     assert opt.skipped == 0
 
 
-@known("the correction moves only what is climbed back to the snapshot, the rest stays at w")
 @pytest.mark.parametrize("direction", [Storm(0.1), Sarah(50), Svrg(5)], ids=str)
 def test_a_correction_goes_back_with_all_weights_also_those_that_are_not_climbed(
     direction: Any,

@@ -71,6 +71,15 @@ class Statistics:
             self.put_back(self._before)
 
     @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets nothing inside move the statistics."""
+        now = self.copy()
+        try:
+            yield
+        finally:
+            self.put_back(now)
+
+    @contextmanager
     def second_pass(self, only: bool = False) -> Iterator[None]:
         """Lets the pass inside move the statistics only if the mode says so and it succeeds.
 

@@ -163,7 +163,12 @@ def recomputable(geometry: Geometry, ascent: Ascent, base: Optimizer) -> None:
 
 
 def sensible(
-    direction: Direction, geometry: Geometry, ascent: Ascent, descent: Descent, policy: Policy
+    direction: Direction,
+    geometry: Geometry,
+    ascent: Ascent,
+    descent: Descent,
+    policy: Policy,
+    plan: Plan,
 ) -> None:
     """Raises where parts do not make sense together.
 
@@ -173,11 +178,12 @@ def sensible(
         ascent: how is the maximum sought?
         descent: which gradient goes down?
         policy: do we climb this step?
+        plan: which data where?
 
     Raises:
         ValueError: a part needs a gradient at w that another part does without.
     """
-    wanting = [part for part in (geometry, descent, policy) if part.needs_clean]
+    wanting = [part for part in (geometry, descent, policy, plan) if part.needs_clean]
     if wanting and not direction.needs_clean:
         raise ValueError(
             f"{wanting[0]} needs the gradient at w, but {direction} never takes one: use a "
@@ -217,6 +223,64 @@ def batch(part: Geometry | Plan, data: object, kind: type) -> None:
         raise TypeError(
             f"{part} has to see samples: pass a vasso.Batch to step(), for example "
             f"vasso.Samples(opt.zero_grad, losses_of, x, y), not {data!r}"
+        )
+
+
+def scaler(value: object, nonfinite: str) -> None:
+    """Raises unless the value is None or something that scales losses, and overflow is looked for.
+
+    Args:
+        value: what was given as `scaler`.
+        nonfinite: what the optimizer does about gradients that are not finite.
+
+    Raises:
+        TypeError: it cannot unscale.
+        ValueError: nobody would notice an overflow.
+    """
+    if value is None:
+        return
+    if not hasattr(value, "unscale_"):
+        raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {value!r}")
+    if nonfinite == "ignore":
+        raise ValueError(
+            'a GradScaler makes gradients overflow now and then, which nonfinite="ignore" would '
+            'let into the slope: use nonfinite="skip"'
+        )
+
+
+def scaler_with_closure(value: object) -> None:
+    """Raises if a scaler comes without a closure.
+
+    Args:
+        value: what was given as `scaler`.
+
+    Raises:
+        TypeError: one was.
+    """
+    if value is not None:
+        raise TypeError(
+            "step(scaler=) goes with a closure. In a loop of your own: `with "
+            "opt.ascended(scaler=scaler):`, then scaler.step(opt) and scaler.update()"
+        )
+
+
+def unscaled(value: bool, scaler: object, accumulate: bool) -> None:
+    """Raises unless `unscaled` is said of the gradients of a scaler.
+
+    Args:
+        value: what was given as `unscaled`.
+        scaler: the GradScaler, if any.
+        accumulate: whether gradients are those of a micro-batch.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    if value and scaler is None:
+        raise ValueError("unscaled=True needs scaler=, the GradScaler that the body's loss uses")
+    if value and accumulate:
+        raise ValueError(
+            "unscaled=True with accumulate=True: a scaler unscales once between two updates, so "
+            "the gradients of later micro-batches cannot have been. Leave unscaled out."
         )
 
 

@@ -261,7 +261,8 @@ class Reuse(Descent):
             memory.keep("g_v", kept)
             return path[-1]
         u = list(g or [])
-        rows, a, v = both(u, memory.recall("g_v"))
+        found = zip(memory.recall("g_v"), here.rho, strict=True)
+        rows, a, v = both(u, [x if rho > 0 else None for x, rho in found])  # none in a pause of rho
         if not rows:
             return u
         length = norm(v)

@@ -244,6 +244,7 @@ class Storm(Direction):
     scheduled: ClassVar[Mapping[str, Range]] = {"a": Range(above=0, most=1)}
     remembers: ClassVar[tuple[str, ...]] = ("d", "x")
     asks_more: ClassVar[bool] = True
+    remembers_all: ClassVar[bool] = True  # to go back to earlier weights is to go back with all
 
     def __call__(
         self, g: Vector | None, memory: Memory, here: Here, **settings: list[float]
@@ -282,6 +283,7 @@ class Sarah(Direction):
 
     remembers: ClassVar[tuple[str, ...]] = ("d", "x")
     asks_more: ClassVar[bool] = True
+    remembers_all: ClassVar[bool] = True  # to go back to earlier weights is to go back with all
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -317,6 +319,7 @@ class Svrg(Direction):
 
     remembers: ClassVar[tuple[str, ...]] = ("snapshot", "mu")
     asks_more: ClassVar[bool] = True
+    remembers_all: ClassVar[bool] = True  # to go back to earlier weights is to go back with all
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,6 +28,9 @@ from vasso.settings import COST, SKIPPED, STEP
 from vasso.underway import NonFiniteError, Traveller
 from vasso.vectors import Vector, is_safe, measured, norm
 
+MANY = 32
+"""So many plain steps without a single climb are taken for a mistake."""
+
 
 class Footwork(Traveller):
     """What the lines of Algorithm 1 do."""
@@ -84,7 +87,7 @@ class Footwork(Traveller):
     def _set_out(self, share: Share) -> Here:
         """The step before any pass: settings by group, no tensors yet."""
         now, rows = self._now, self._current_settings()
-        now.summary = StepSummary()
+        now.summary, now.losses, now.other_data = StepSummary(), [], not share.same
         replayed = self.same_rng or self.direction.asks_more or self.geometry.asks_more
         now.draws = randomness.current(self._params()) if replayed else None
         settings = {s.name: [row[s.name] for row in rows] for s in self.settings}
@@ -126,8 +129,9 @@ class Footwork(Traveller):
     def _gather(self, here: Here, memory: Memory, with_gradient: bool) -> list[int]:
         """Fills `here.w` and tells the group of each; forgets all where rho is the number 0."""
         rows: list[int] = []
+        everywhere = self.direction.remembers_all and any(rho > 0 for rho in here.rho)
         for row, group in enumerate(self.param_groups):
-            if here.rho[row] == 0 and "rho" not in self._schedules[row]:
+            if here.rho[row] == 0 and "rho" not in self._schedules[row] and not everywhere:
                 for p in group["params"]:
                     memory.kept.pop(p, None)
                 continue
@@ -275,13 +279,29 @@ class Footwork(Traveller):
         self.base.step()
         self._count(STEP)
 
+    def _plainly(self) -> None:
+        """A step of the base alone; many of these and no climb are probably a mistake."""
+        now = self._now
+        now.summary, now.descent_is_safe = StepSummary(), True
+        self._count(COST)  # the caller's own pass
+        now.plain_steps += not now.started
+        if now.plain_steps == MANY:
+            ours, base = type(self).__name__, type(self.base).__name__
+            warnings.warn(
+                f"{MANY} plain steps of {base} and not one climb: step() without a closure is a "
+                f"step of the base alone, and so is scaler.step(opt). For {ours}, call "
+                "step(closure), or take the second gradient inside `with opt.ascended():`.",
+                stacklevel=5,
+            )
+
     def _skip(self, trouble: NonFiniteError) -> None:
         if self.nonfinite == "raise":
             raise FloatingPointError(
                 f"{trouble}: weights, slope and base are as before. Lower lr or rho, clip, or let "
                 'nonfinite="skip" pass over such steps.'
             ) from None
-        self._count(SKIPPED)
+        if self._now.window is None or not self._now.window.failed:
+            self._count(SKIPPED)
         self._now.pending = "skip"
         self._now.summary = replace(self._now.summary, skipped=True)
 
@@ -293,6 +313,11 @@ class Footwork(Traveller):
         with torch.enable_grad():
             loss = data()
         checks.closure_result(loss, self._params(), perturbed=now.away)
+        if now.scaling is not None:
+            now.scaling.unscale(self._params())
+        if hasattr(data, "note"):
+            with self.statistics.held():
+                data.note()
         now.losses.append(loss)
         if now.pending is None:
             self._count(COST, cost_of(data, now.batch_size))
@@ -302,6 +327,11 @@ class Footwork(Traveller):
         found = [p.grad for p in self._params() if p.grad is not None]
         dense = [x if x.layout == torch.strided else x.coalesce().values() for x in found]
         return [torch.view_as_real(x) if x.is_complex() else x for x in dense]
+
+    def _put_aside(self) -> None:
+        """Clears the gradients, keeping them at hand in case that nothing takes their place."""
+        self._now.aside = [(p, p.grad) for p in self._params()]
+        self._clear_gradients()
 
     def _clear_gradients(self) -> None:
         for p in self._params():

@@ -185,7 +185,7 @@ class Guest(Optimizer):
         for group, schedules in zip(self.param_groups, self._schedules, strict=True):
             values = {s.name: group[s.key] for s in self.settings}
             idle = values["rho"] == 0 and "rho" not in schedules
-            parts = () if idle else self.parts
+            parts = [part for part in self.parts if part.remembers_all or not idle]
             names = [name for part in parts for name in kept_by(part, values, schedules)]
             kept.update(dict.fromkeys(group["params"], names))
         return kept

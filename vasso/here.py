@@ -7,7 +7,7 @@ outside they are x_t again, whatever happened inside.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
@@ -276,7 +276,7 @@ class Memory:
 
 
 class MeanOfShares:
-    """Running means of the gradients and of what is remembered, over the shares of a step.
+    """Running means over the shares of a step: of gradients, losses and what is remembered.
 
     lerp(x, x) is x to the last bit: what no share has changed is not changed by the mean.
     """
@@ -284,15 +284,19 @@ class MeanOfShares:
     def __init__(self) -> None:
         self.gradients: dict[Tensor, Tensor] = {}
         self.memory: Memory | None = None
+        self.losses: list[Any] = []
         self.weight = 0.0
 
-    def add(self, params: Vector, memory: Memory, weight: float) -> None:
+    def add(
+        self, params: Vector, memory: Memory, weight: float, losses: Sequence[Any] = ()
+    ) -> None:
         """Adds a share; a tensor without gradient has one of 0, what is not remembered is left out.
 
         Args:
             params: all parameters, with the gradients of the share.
             memory: what is remembered after it; ours from now on.
             weight: of the share.
+            losses: of its passes.
         """
         self.weight += weight
         new = weight / self.weight
@@ -302,6 +306,8 @@ class MeanOfShares:
                 self.gradients[p] = p.grad if new == 1 else p.grad * new
             elif mean is not None:
                 mean.lerp_(torch.zeros_like(mean) if p.grad is None else p.grad, new)
+        pairs = zip(self.losses or losses, losses, strict=False)
+        self.losses = [mean + new * (loss - mean) for mean, loss in pairs]
         if self.memory is None:
             self.memory = memory
             return

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, nullcontext
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from vasso import checks
@@ -31,11 +31,12 @@ from vasso.footwork import Footwork
 from vasso.geometries import L2, Geometry
 from vasso.here import Gradient, Here, MeanOfShares, Memory, Restore
 from vasso.parts import Setting
-from vasso.plans import Batch, Data, Plan, Same, Share, Source
+from vasso.plans import Batch, Chunks, Data, Plan, Same, Share, Source
 from vasso.policies import Always, Policy
-from vasso.records import StepSummary
+from vasso.scaling import Scaling
 from vasso.settings import COST, STEP
 from vasso.underway import NonFiniteError
+from vasso.window import Window
 
 Passes: TypeAlias = Generator[Data, None, None]
 """The data whose gradients are wanted, one after the other."""
@@ -133,7 +134,9 @@ class SharpnessAware(Footwork):
         self.plan = checks.part("plan", plan or Same(), Plan)
         checks.base(base)
         checks.model(model, base)
-        checks.sensible(self.direction, self.geometry, self.ascent, self.descent, self.policy)
+        checks.sensible(
+            self.direction, self.geometry, self.ascent, self.descent, self.policy, self.plan
+        )
         checks.divisible(self.plan, self.geometry)
         if restore == "recompute":
             checks.recomputable(self.geometry, self.ascent, base)
@@ -178,8 +181,8 @@ class SharpnessAware(Footwork):
                     if not last:
                         d = self.ascent.slope(j + 1, d, self._slope(h, memory.copy(), here))
         else:
-            if not clean or (aloft and share.up is not share.down):
-                self._clear_gradients()
+            if not clean or (aloft and not share.same):
+                self._put_aside()
                 yield share.down
                 g = here.gradients()
             self._measure_last()
@@ -198,16 +201,29 @@ class SharpnessAware(Footwork):
                 own = memory.copy()
                 self.statistics.remember()
                 yield from self.algorithm_1(share, own)
-                mean.add(self._params(), own, share.weight)
+                mean.add(self._params(), own, share.weight, self._now.losses)
                 self._clear_gradients()
             mean.write_to(memory)
+            self._note_losses(mean.losses)
         finally:
             self._keep_numbers(memory.numbers)
+
+    def _one_of_many(self, share: Share, window: Window) -> Passes:
+        """Algorithm 1 on a micro-batch; what it remembers waits for the others."""
+        own = Memory(self._memories, self._numbers()).copy()
+        yield from self.algorithm_1(share, own)
+        window.mean.add([], own, 1.0)
 
     # -- two ways in ------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, closure: Data | None = None, *, ascent_closure: Data | None = None) -> Any:
+    def step(
+        self,
+        closure: Data | None = None,
+        *,
+        ascent_closure: Data | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> Any:
         """One step: climb, descend by what is found there, from where we were.
 
         Without a closure this ends a step begun with `ascended()`; outside of one it is a plain
@@ -217,6 +233,8 @@ class SharpnessAware(Footwork):
             closure: zeroes the gradients, computes the loss, calls backward and returns the loss.
                 It is called at w and at w + epsilon. Some methods need a `Batch`.
             ascent_closure: the same for other data, from which the adversary comes instead.
+            scaler: for closures that call ``scaler.scale(loss).backward()``. Gradients are unscaled
+                after each pass, and `scaler.update()` is called at the end.
 
         Returns:
             The loss at w; of the ascent data if those are others and the step climbs; the one
@@ -225,9 +243,10 @@ class SharpnessAware(Footwork):
         now = self._now
         self._refuse_away("step()")
         if closure is None:
+            checks.scaler_with_closure(scaler)
             return self._step_without_closure()
+        self._start_anew(scaler)
         shares = self._shares(closure, ascent_closure)
-        now.pending, now.losses = None, []
         self._begin()
         self.statistics.remember()
         try:
@@ -244,13 +263,22 @@ class SharpnessAware(Footwork):
         finally:
             self._come_home()
         self._descend()
+        if now.scaling is not None:
+            now.scaling.scaler.update()
         return now.losses[0 if now.summary.climbed else -1]
+
+    def _start_anew(self, scaler: torch.amp.GradScaler | None) -> None:
+        """Forgets what a step has begun that never came to an end."""
+        now = self._now
+        checks.scaler(scaler, self.nonfinite)
+        now.pending, now.losses, now.aside = None, [], []
+        scaled = scaler is not None and scaler.is_enabled()
+        now.scaling = Scaling(scaler, now.proxies) if scaled else None  # type: ignore[arg-type]
 
     def _shares(self, closure: Data, ascent_closure: Data | None) -> list[Share]:
         """The shares of the plan; one where another closure says where the adversary comes from."""
         now = self._now
         now.batch_size = len(closure) if isinstance(closure, Batch) else None
-        now.other_data = ascent_closure is not None
         part = self.plan if self.plan.needs_batch else self.geometry
         if ascent_closure is not None:
             checks.batch(part, ascent_closure, Batch)
@@ -262,25 +290,45 @@ class SharpnessAware(Footwork):
 
     def _step_without_closure(self) -> None:
         """Ends what `ascended` has begun; else a plain step, or what the getters take for one."""
-        if self._now.pending is None:
+        now = self._now
+        if now.pending is None:
             if self._is_probe():
                 self._learn_form()
                 return
-            self._now.summary, self._now.descent_is_safe = StepSummary(), True
-            self._count(COST)  # the caller's own pass
+            self._plainly()
+        if now.window is not None:
+            memory = Memory(self._memories, self._numbers())
+            now.window.finish(self._params(), memory)
+            self._keep_numbers(memory.numbers)
+            self._end_window()
         self._descend()
         self.statistics.remember()
 
     @contextmanager
-    def ascended(self) -> Iterator[bool]:
+    def ascended(
+        self,
+        *,
+        scaler: torch.amp.GradScaler | None = None,
+        unscaled: bool = False,
+        accumulate: bool = False,
+    ) -> Iterator[bool]:
         """For loops that own forward and backward: the body's gradients are taken at w + epsilon.
 
         Call `backward()` first, then enter, then `step()`. Gradients are cleared on entry. Methods
         that take no gradient at w (`opt.wants_clean` is False) need no `backward()` first.
 
+        Args:
+            scaler: the GradScaler, if losses are scaled: ``scaler.scale(loss).backward()`` before
+                and inside, then as ever ``scaler.unscale_(opt)`` if you clip,
+                ``scaler.step(opt)``, ``scaler.update()``.
+            unscaled: the gradients found on entry have been unscaled already, by a host; those
+                left behind will be too. The body's loss is scaled all the same.
+            accumulate: the adversary is that of a micro-batch: the gradients left behind are added
+                to those of earlier micro-batches, until `step()`.
+
         Yields:
-            Whether the weights are up. If not (rho = 0, a gradient that is not finite) the body may
-            run or be left out: what it does not replace is put back on exit.
+            Whether the weights are up. If not (a policy, rho = 0, a gradient that is not finite)
+            the body may run or be left out: what it does not replace is put back on exit.
 
         Raises:
             RuntimeError: no gradient has been computed, before or inside.
@@ -294,23 +342,21 @@ class SharpnessAware(Footwork):
             ...     model(torch.ones(4, 2)).square().mean().backward()
             >>> opt.step()
         """
-        now = self._now
+        now, share = self._now, Share(callers_first, callers_second)
         self._refuse_away("ascended()")
-        self._refuse_callers_passes()
-        if self.wants_clean and all(p.grad is None for p in self._params()):
-            raise RuntimeError(
-                "ascended() found no gradient: call backward() on the loss at w first"
-            )
-        now.pending, now.losses, now.other_data = None, [], False
-        passes = self._mean_over([Share(callers_pass, callers_pass)])
+        self._refuse_callers_passes(accumulate)
+        self._start_anew(scaler)
+        checks.unscaled(unscaled, scaler, accumulate)
+        self._open_window(accumulate)
+        passes = self._one_of_many(share, now.window) if now.window else self._mean_over([share])
         try:
             now.ascended = True
             with torch.no_grad():
-                wanted, first = self._enter(passes)
-            with nullcontext() if wanted else self.statistics.second_pass():
+                waiting = self._enter(passes, unscaled)
+            with nullcontext() if now.away else self.statistics.second_pass(only=not now.clean):
                 yield now.away
             with torch.no_grad():
-                self._leave(passes, wanted, first)
+                self._leave(passes, waiting, unscaled)
             now.pending = now.pending or "descend"
         except NonFiniteError as trouble:
             self._skip(trouble)
@@ -321,36 +367,75 @@ class SharpnessAware(Footwork):
                     passes.close()
                 finally:
                     self._come_home()
+                    self._close_window()
 
-    def _enter(self, passes: Passes) -> tuple[bool, list[tuple[Tensor, Tensor | None]]]:
-        """Climbs, if this step does; else the first gradient waits aside and no body is wanted."""
+    def _open_window(self, accumulate: bool) -> None:
+        now = self._now
+        if now.window is not None and not (accumulate and now.window.goes_on(self._params())):
+            self._end_window()
+        if accumulate and now.window is None:
+            now.window = Window()
+
+    def _close_window(self) -> None:
+        now = self._now
+        if now.window is not None:
+            now.window.failed = now.window.failed or now.pending == "skip"
+            now.window.close(self._params())
+            now.pending = "skip" if now.window.failed else now.pending
+
+    def _end_window(self) -> None:
+        now = self._now
+        if now.window is not None:
+            now.window.discard()
+            self._count(COST, now.window.cost)
+            now.window = None
+
+    def _count_pass(self) -> None:
+        if self._now.window is None:
+            self._count(COST)
+        else:
+            self._now.window.passes += 1
+
+    def _enter(self, passes: Passes, unscaled: bool) -> bool:
+        """Climbs, if this step does; says whether the algorithm waits for the body's gradients."""
+        now = self._now
         self._begin()
+        if self.wants_clean and all(p.grad is None for p in self._params()):
+            raise RuntimeError(
+                "ascended() found no gradient: call backward() on the loss at w first"
+            )
         try:
             if self.wants_clean:
+                if now.scaling is not None and not unscaled:
+                    now.scaling.unscale(self._params())
                 next(passes)  # the gradient at w, which the caller has computed
-                self._count(COST)
+                self._count_pass()
             if next(passes, None) is not None:
-                return True, []
+                return True
         except NonFiniteError as trouble:
             self._skip(trouble)
-        first = [(p, p.grad) for p in self._params()]
-        self._clear_gradients()
-        return False, first
+        self._put_aside()
+        return False
 
-    def _leave(
-        self, passes: Passes, wanted: bool, first: list[tuple[Tensor, Tensor | None]]
-    ) -> None:
-        """Hands the body's gradients to the algorithm, or puts the first ones back."""
+    def _leave(self, passes: Passes, waiting: bool, unscaled: bool) -> None:
+        """Hands the body's gradients to the algorithm; what it did not replace is put back."""
+        now = self._now
         ran = any(p.grad is not None for p in self._params())
-        self._count(COST, int(ran))
-        if wanted:
-            checks.closure_result("its own", self._params(), perturbed=True)
+        if ran:
+            self._count_pass()
+        if now.scaling is not None:
+            now.scaling.unscale(self._params())
+        skipped = now.pending == "skip"
+        for p, gradient in now.aside:
+            p.grad = gradient if p.grad is None or skipped else p.grad
+        now.aside = []
+        if waiting:
+            checks.closure_result("its own", self._params(), perturbed=now.away)
             next(passes, None)
-            return
-        for p, gradient in first:
-            p.grad = gradient if p.grad is None else p.grad
-        if ran and self._now.pending != "skip":
+        elif ran and not skipped:
             self._measure_last()
+        if now.scaling is not None and not unscaled and not skipped:
+            now.scaling.rescale(self._params())
 
     @property
     def wants_clean(self) -> bool:
@@ -360,7 +445,9 @@ class SharpnessAware(Footwork):
         memory = Memory(self._memories, self._numbers())
         return self._asks(memory, Here(self.param_groups[0][STEP]))
 
-    def _refuse_callers_passes(self) -> None:
+    def _refuse_callers_passes(self, accumulate: bool) -> None:
+        if accumulate:
+            checks.divisible(Chunks(), self.geometry)
         for name, wrong in (
             ("same_rng=True", self.same_rng),
             ('batchnorm="perturbed"', self.statistics.mode == "perturbed"),
@@ -376,5 +463,9 @@ class SharpnessAware(Footwork):
                 )
 
 
-def callers_pass() -> None:
-    """Stands for a pass that the caller of `ascended` makes."""
+def callers_first() -> None:
+    """Stands for the pass that the caller of `ascended` makes before it."""
+
+
+def callers_second() -> None:
+    """Stands for the pass that the caller of `ascended` makes inside."""

@@ -82,12 +82,14 @@ class Part:
         remembers: the names of the vectors this part keeps from one step to the next.
         counts: the names of the numbers it keeps, with what they are at first.
         needs_clean: the part cannot do without the gradient at w.
+        remembers_all: the part remembers all weights, also those that are not climbed.
     """
 
     scheduled: ClassVar[Mapping[str, Range]] = {}
     remembers: ClassVar[tuple[str, ...]] = ()
     counts: ClassVar[Mapping[str, float]] = {}
     needs_clean: ClassVar[bool] = False
+    remembers_all: ClassVar[bool] = False
 
     def value_of(self, name: str) -> Setting:
         """The constructor's value of a setting.

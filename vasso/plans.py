@@ -155,11 +155,18 @@ class Share:
         up: what the adversary is found with.
         down: what its gradient is taken of.
         weight: how much it counts in the mean; the weights of a step add up to 1.
+        chosen_above: `down` is chosen of `up` at w + epsilon: without a climb they are the same.
     """
 
     up: Data
     down: Data
     weight: float = 1.0
+    chosen_above: bool = False
+
+    @property
+    def same(self) -> bool:
+        """Whether at w both are the same data."""
+        return self.up is self.down or self.chosen_above
 
 
 @dataclass(frozen=True)
@@ -259,6 +266,7 @@ class SelectTop(Plan):
     gamma: float = 0.5
 
     needs_batch: ClassVar[bool] = True
+    needs_clean: ClassVar[bool] = True  # rises are counted from the losses at w
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -268,7 +276,7 @@ class SelectTop(Plan):
         if self.gamma == 1:
             return [Share(batch, batch)]
         top = _Top(batch, self.gamma)
-        return [Share(top.at_w, top)]
+        return [Share(top.at_w, top, chosen_above=True)]
 
 
 class _Top:
@@ -281,9 +289,6 @@ class _Top:
         self.cost = FORWARD + self.count / len(batch)
 
     def __call__(self) -> Any:
-        if self.at_w.losses is None:  # the step did not climb
-            self.cost = 1.0
-            return self.batch()
         rise = self.batch.losses() - self.at_w.losses
         return self.batch.subset(rise.topk(self.count).indices.sort().values)()
 
@@ -293,7 +298,7 @@ class _Noted:
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
-        self.losses: Tensor | None = None
+        self.losses: Any = None
         self.cost = 1.0
 
     def __len__(self) -> int:
@@ -304,14 +309,16 @@ class _Noted:
         return self.batch.subset(indices)
 
     def __call__(self) -> Any:
-        loss = self.batch()
-        if self.losses is not None:  # a pass at other weights
-            return loss
+        return self.batch()
+
+    def note(self) -> None:
+        """Notes the losses of the pass just made; a later pass is one at other weights."""
+        if self.losses is not None:
+            return
         self.losses = getattr(self.batch, "noted", None)
         if self.losses is None:
             self.losses = self.batch.losses()
             self.cost = 1.0 + FORWARD
-        return loss
 
 
 def _at_least_one(name: str, value: int) -> None:

@@ -69,7 +69,7 @@ class _Ramp:
         share = min(step / self.steps, 1.0)
         if self.bend:
             share = (1 - math.cos(math.pi * share)) / 2
-        return self.start + (self.end - self.start) * share
+        return (1 - share) * self.start + share * self.end  # exact at both ends
 
 
 def linear(start: float, end: float, steps: int) -> Schedule:

@@ -12,14 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from vasso.guest import Guest
 from vasso.here import Climb, Gradient, Here
 from vasso.randomness import State
 from vasso.records import StepRecord, StepSummary
+from vasso.scaling import Scaling
 from vasso.settings import COST, SKIPPED
 from vasso.vectors import Vector
+from vasso.window import Window
 
 
 class NonFiniteError(ArithmeticError):
@@ -36,6 +39,12 @@ class UnderWay:
         ascended: whether the caller is inside `ascended()`.
         pending: what the next `step()` has to do with the gradients that `ascended()` left.
         other_data: whether the adversary comes from other data than the descent.
+        aside: gradients that wait while a pass that may be left out runs.
+        scaling: the GradScaler of this step, if there is one.
+        proxies: in whose names it unscales.
+        window: the micro-batches of this step, if each has an adversary of its own.
+        plain_steps: steps of the base alone since this optimizer was made, while there was no
+            other.
         batch_size: how many samples the batch of this step has, if it tells.
         draws: the state of the random generators before the pass at w, if it is to be replayed.
         names: the names of the parameters, as far as they are known.
@@ -56,6 +65,11 @@ class UnderWay:
     ascended: bool = False
     pending: Literal["descend", "skip"] | None = None
     other_data: bool = False
+    aside: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    scaling: Scaling | None = None
+    proxies: list[Optimizer] = field(default_factory=list)
+    window: Window | None = None
+    plain_steps: int = 0
     clean: bool = True
     batch_size: int | None = None
     draws: State | None = None
@@ -129,6 +143,16 @@ class Traveller(Guest):
         self._now.observers[handle.id] = observer
         return handle
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears gradients as the base does; a step that was to be skipped is over with them.
+
+        Args:
+            set_to_none: whether they become None instead of zero.
+        """
+        super().zero_grad(set_to_none)
+        if self._now.pending == "skip" and not self._now.ascended:
+            self._now.pending = None
+
     def _refuse_away(self, what: str) -> None:
         if self._now.gone:
             raise RuntimeError(
@@ -156,6 +180,24 @@ class Traveller(Guest):
         told = ", ".join(f"{s.name}={self.param_groups[0][s.key]:g}" for s in self.settings)
         return f"{type(self).__name__}({told}; {self.method})\n{self.base!r}"
 
+    def _note_losses(self, losses: list[Any]) -> None:
+        """Puts the losses of the passes into the summary."""
+        now = self._now
+        now.losses = losses
+        told = [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses]
+        climbed = now.summary.climbed
+        where: Literal["w", "w, ascent data", "w + epsilon"] = "w"
+        if climbed and not now.clean:
+            where = "w + epsilon"
+        elif climbed and now.other_data:
+            where = "w, ascent data"
+        now.summary = replace(
+            now.summary,
+            loss=told[0 if climbed else -1] if told else None,
+            loss_at=where,
+            perturbed_loss=told[-1] if climbed and told else None,
+        )
+
     def _tell(
         self,
         here: Here,
@@ -166,19 +208,7 @@ class Traveller(Guest):
     ) -> None:
         """Completes the summary and hands a record to whoever observes."""
         now = self._now
-        losses = [loss.detach() if isinstance(loss, Tensor) else loss for loss in now.losses]
-        climbed = now.summary.climbed
-        where: Literal["w", "w, ascent data", "w + epsilon"] = "w"
-        if climbed and not now.clean:
-            where = "w + epsilon"
-        elif climbed and now.other_data:
-            where = "w, ascent data"
-        now.summary = replace(
-            now.summary,
-            loss=losses[0 if climbed else -1] if losses else None,
-            loss_at=where,
-            perturbed_loss=losses[-1] if climbed and losses else None,
-        )
+        self._note_losses(now.losses)
         if now.observers:
             h = path[-1] if path else None
             record = StepRecord(here.step, here.w, g or [], d or [], epsilon, h, now.summary)
