@@ -11,6 +11,7 @@ import vasso
 
 PACKAGE = Path(vasso.__file__).parent
 CORE = sorted(PACKAGE.glob("*.py"))
+LAB = sorted((PACKAGE / "lab").rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
@@ -39,6 +40,26 @@ def test_core_imports_torch_the_standard_library_and_itself(path: Path) -> None:
 def test_core_does_not_know_the_other_layers(path: Path) -> None:
     layers = ("vasso.lab", "vasso.diagnostics", "vasso.integrations")
     assert not {name for name in imported(path) if name.startswith(layers)}
+
+
+@pytest.mark.parametrize("path", LAB, ids=lambda path: "/".join(path.parts[-2:]))
+def test_the_lab_imports_its_extras_and_no_host_but_fabric(path: Path) -> None:
+    extras = {"numpy", "sklearn", "PIL", "rich", "tyro"}
+    outside = {
+        name
+        for name in imported(path)
+        if name.split(".")[0] not in {"torch", "vasso", *extras, *sys.stdlib_module_names}
+        and not name.startswith("lightning.fabric")
+    }
+    assert not outside
+    assert not {name for name in imported(path) if name.startswith("vasso.integrations")}
+
+
+@pytest.mark.parametrize("part", ["data", "models"])
+def test_data_and_models_do_not_know_the_rest_of_the_lab(part: str) -> None:
+    for path in sorted((PACKAGE / "lab" / part).rglob("*.py")):
+        ours = {name for name in imported(path) if name.startswith("vasso.")}
+        assert not {name for name in ours if not name.startswith(f"vasso.lab.{part}")}, path
 
 
 def test_parts_do_not_know_the_optimizer() -> None:

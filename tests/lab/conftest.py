@@ -5,16 +5,43 @@ from pathlib import Path
 
 import pytest
 
-from vasso.lab.data import cifar
+from vasso.lab.data import cifar, folders
 
 
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder of real data; without it the test is skipped, or fails if VASSO_REQUIRE_DATA=1."""
+def needing(*names: str) -> Path:
+    """The folder of real data, if it holds all of these.
+
+    Without them the test is skipped, or fails if VASSO_REQUIRE_DATA=1.
+    """
     root = Path(os.environ.get("VASSO_DATA", "/nonexistent"))
-    if not (root / cifar.FOLDER10).is_dir():
-        told = "real CIFAR is needed: set VASSO_DATA to a folder that holds cifar-10-batches-py"
+    missing = [name for name in names if not (root / name).exists()]
+    if missing:
+        told = f"real data are needed: set VASSO_DATA to a folder that holds {missing[0]}"
         if os.environ.get("VASSO_REQUIRE_DATA") == "1":
             pytest.fail(told)
         pytest.skip(told)
     return root
+
+
+@pytest.fixture
+def real_cifar10() -> Path:
+    """The folder that holds CIFAR-10."""
+    return needing(cifar.FOLDER10)
+
+
+@pytest.fixture
+def real_cifar100() -> Path:
+    """The folder that holds CIFAR-100."""
+    return needing(cifar.FOLDER100)
+
+
+@pytest.fixture
+def real_human_labels() -> Path:
+    """The folder that holds CIFAR-10 and CIFAR-10N."""
+    return needing(cifar.FOLDER10, cifar.HUMAN)
+
+
+@pytest.fixture
+def real_tiny_imagenet() -> Path:
+    """The folder that holds Tiny-ImageNet, or some of its classes."""
+    return needing(folders.TINY)

@@ -583,8 +583,8 @@ def test_batches_from_memory_are_augmented_images_in_order() -> None:
 # -- the real thing -------------------------------------------------------------------------------
 
 
-def test_real_cifar10(real_data: Path) -> None:
-    images = load("cifar10", root=real_data, download=False)
+def test_real_cifar10(real_cifar10: Path) -> None:
+    images = load("cifar10", root=real_cifar10, download=False)
     assert images.train_x.shape == (50_000, 3, 32, 32)
     assert images.train_y.bincount().tolist() == [5000] * 10
     assert images.test_y.bincount().tolist() == [1000] * 10
@@ -593,18 +593,15 @@ def test_real_cifar10(real_data: Path) -> None:
     torch.testing.assert_close(mean, torch.tensor(images.mean, dtype=mean.dtype), atol=2e-4, rtol=0)
 
 
-def test_real_cifar100(real_data: Path) -> None:
-    if not (real_data / cifar.FOLDER100).exists():
-        pytest.skip("no CIFAR-100 there")
-    images = load("cifar100", root=real_data, download=False)
+def test_real_cifar100(real_cifar100: Path) -> None:
+    images = load("cifar100", root=real_cifar100, download=False)
     assert images.train_y.bincount().tolist() == [500] * 100
+    assert images.test_y.bincount().tolist() == [100] * 100
     assert images.train_y[:3].tolist() == [19, 29, 0]  # cattle, dinosaur, apple
 
 
-def test_real_human_labels_are_as_wrong_as_published(real_data: Path) -> None:
-    if not (real_data / cifar.HUMAN).exists():
-        pytest.skip("no CIFAR-10N there")
-    clean = load("cifar10", root=real_data, download=False).train_y
+def test_real_human_labels_are_as_wrong_as_published(real_human_labels: Path) -> None:
+    clean = load("cifar10", root=real_human_labels, download=False).train_y
     published = {  # per cent
         "aggre": 9.01,  # the table of the paper has 9.03
         "random1": 17.23,
@@ -613,6 +610,18 @@ def test_real_human_labels_are_as_wrong_as_published(real_data: Path) -> None:
         "worse": 40.21,
     }
     for which, percent in published.items():
-        human = load(f"cifar10n-{which}", root=real_data, download=False)
+        human = load(f"cifar10n-{which}", root=real_human_labels, download=False)
         wrong = (human.train_y != clean).double().mean().item() * 100
         assert wrong == pytest.approx(percent, abs=0.005)
+
+
+def test_real_tiny_imagenet(real_tiny_imagenet: Path) -> None:
+    folder = open_folder("tiny-imagenet", root=real_tiny_imagenet, download=False)
+    assert folder.train.y.bincount().tolist() == [500] * folder.classes
+    assert folder.test.y.bincount().tolist() == [50] * folder.classes
+    how = Augmentation(resized_crop=64, flip=True)
+    indices = order(len(folder.train.y), 0, 0)[:100]
+    ((x, _, _),) = training_batches(folder, indices, 100, augmentation=how, seed=0, epoch=0)
+    assert x.shape == (100, 3, 64, 64)
+    assert x.mean().abs() < 0.3  # normalised by the means of all 200 classes
+    assert (x.std() - 1).abs() < 0.3
