@@ -93,6 +93,11 @@ def test_a_split_is_a_partition_in_which_classes_keep_their_share(size: int) -> 
     assert not torch.equal(validation, validation_split(y, size, seed=5)[1])
 
 
+def test_the_largest_remainders_give_one_more() -> None:
+    y = torch.tensor([0] * 5 + [1] * 3 + [2] * 2)  # shares of 3 images: 1.5, 0.9 and 0.6
+    assert y[stratified(y, 3, seed=0)].tolist() == [0, 1, 2]
+
+
 def test_a_split_may_miss_classes_that_have_no_images() -> None:
     assert stratified(torch.tensor([0, 2, 2, 0]), 2, seed=0).shape == (2,)
 

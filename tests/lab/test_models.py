@@ -85,6 +85,12 @@ def test_weights_depend_on_the_seed_alone() -> None:
     assert not torch.equal(first.head.weight, other.head.weight)
 
 
+def test_seeded_weights_do_not_hang_on_the_current_device() -> None:
+    with torch.device("meta"):
+        net = build("mlp", classes=10, seed=3)
+    assert torch.equal(net[1].weight, build("mlp", classes=10, seed=3)[1].weight)
+
+
 def test_without_a_seed_weights_come_from_torchs_generator() -> None:
     torch.manual_seed(5)
     first = build("mlp", classes=10, seed=None)

@@ -102,7 +102,7 @@ class Augmentation:
         else:
             pixels = self._cropped(x, flipped, *keys).float()
         result = normalised(pixels, mean, std)
-        return result.masked_fill_(self._hole(result, *keys), 0) if self.cutout else result
+        return result.mul_(self._kept(result, *keys)) if self.cutout else result
 
     def _cropped(self, x: Tensor, flipped: Tensor | None, *keys: int | Tensor) -> Tensor:
         """Windows of the padded images, perhaps mirrored, by gathering pixels."""
@@ -122,13 +122,14 @@ class Augmentation:
             x.flatten(2).gather(2, pixels.expand(-1, channels, -1)).view(n, channels, height, width)
         )
 
-    def _hole(self, x: Tensor, *keys: int | Tensor) -> Tensor:
-        """Where the squares are, N x 1 x H x W."""
+    def _kept(self, x: Tensor, *keys: int | Tensor) -> Tensor:
+        """Where the squares are not, N x 1 x H x W."""
         height, width = x.shape[2:]
         rows = self._side(height, "cutout y", *keys)
         columns = self._side(width, "cutout x", *keys)
         happens = chance.uniform("cutout", *keys) < self.cutout_probability
-        return (rows[:, None, :, None] & columns[:, None, None, :]) & happens[:, None, None, None]
+        rows = rows & happens[:, None]
+        return ~(rows[:, None, :, None] & columns[:, None, None, :])
 
     def _side(self, length: int, purpose: str, *keys: int | Tensor) -> Tensor:
         """Which rows or columns of each image lie within the square's side."""

@@ -52,15 +52,24 @@ def bits(purpose: str, *keys: int | Tensor) -> Tensor:
     Returns:
         int64 numbers, in the shape that the keys broadcast to.
     """
-    x = mix(torch.tensor(zlib.crc32(purpose.encode())))
+    x: int | Tensor = _mixed(zlib.crc32(purpose.encode()))
     for key in keys:
-        x = mix(x.to(key.device) + key if isinstance(key, Tensor) else x + _wrapped(key))
-    return x
+        x = x + (key if isinstance(key, Tensor) else _wrapped(key))
+        x = mix(x) if isinstance(x, Tensor) else _mixed(x)
+    return x if isinstance(x, Tensor) else torch.tensor(x)
 
 
-def _wrapped(key: int) -> int:
+def _mixed(x: int) -> int:
+    """The same as `mix` for one Python integer, and much quicker."""
+    x = (x + TURN) % 2**64
+    x = ((x ^ (x >> 30)) * FIRST) % 2**64
+    x = ((x ^ (x >> 27)) * SECOND) % 2**64
+    return _wrapped(x ^ (x >> 31))
+
+
+def _wrapped(x: int) -> int:
     """A Python integer as int64 sees it."""
-    return (key + 2**63) % 2**64 - 2**63
+    return (x + 2**63) % 2**64 - 2**63
 
 
 def uniform(purpose: str, *keys: int | Tensor) -> Tensor:

@@ -53,8 +53,8 @@ def build(
         width: factor on the channels of every layer; the architecture stays.
         channels: of the images.
         size: height and width of the images.
-        seed: the weights depend on it alone, and torch's generator is left as it was; None: the
-            weights come from that generator.
+        seed: the weights depend on it alone; they are made on the CPU, and torch's generators are
+            left as they were. None: the weights come from the generator of the current device.
 
     Returns:
         The network, in training mode.
@@ -78,6 +78,6 @@ def build(
             raise ValueError(f"{what} must be above 0, got {value}")
     if seed is None:
         return MODELS[name](classes, width, channels, size)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
         return MODELS[name](classes, width, channels, size)
