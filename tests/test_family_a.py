@@ -29,7 +29,7 @@ from vasso.ascents import MultiStep
 from vasso.descents import Reuse, SurrogateGap
 from vasso.directions import Ema, Random
 from vasso.geometries import Adaptive, Fisher, FisherMask, RandomMask
-from vasso.here import Here, Memory, mixed
+from vasso.here import Here, Memory
 from vasso.optimizer import SharpnessAware
 from vasso.plans import Chunks, Samples, SelectTop, SubSample
 from vasso.policies import AdaptiveNorm, Bernoulli, EveryK, RefreshEveryK
@@ -49,6 +49,7 @@ from vasso.presets import (
     SubSampledSAM,
     VaSSO,
 )
+from vasso.randomness import mixed
 from vasso.records import StepRecord
 from vasso.schedules import linear, proportional_to_lr
 

@@ -66,7 +66,7 @@ from vasso import (
     VaSSO,
 )
 from vasso.directions import BaseMomentum, LastGradient
-from vasso.here import mixed
+from vasso.randomness import mixed
 
 STEPS = 40
 NEAR = 1e-13

@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from tests.reference import entropy_sgd, sampa
 from tests.reference.digits import batch, flat, gradient, net
-from vasso.here import mixed
+from vasso.randomness import mixed
 from vasso.steppers import EntropySGD, SAMPa
 from vasso.steppers.stepper import Stepper
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from vasso.parts import Part
-from vasso.vectors import Vector, add_scaled_, is_safe, measured, norm
+from vasso.randomness import mixed
+from vasso.vectors import Vector, add_scaled_, is_safe, lerp_, measured, norm
 
 Restore: TypeAlias = Literal["copy", "recompute"]
 Memories: TypeAlias = dict[Tensor, dict[str, Tensor]]
@@ -201,18 +202,6 @@ class Here:
         return random.Random(mixed(seed, self.step)).random()
 
 
-def mixed(*numbers: int) -> int:
-    """A seed from several numbers, the same in every process.
-
-    Args:
-        *numbers: what it depends on.
-
-    Returns:
-        63 bits.
-    """
-    return random.Random(repr(numbers)).getrandbits(63)
-
-
 @dataclass
 class Memory:
     """What the parts remember, for the tensors of one step.
@@ -384,6 +373,7 @@ class Climb:
         self._home: Vector = []
         self._way: tuple[Vector, Tensor, list[float]] | None = None
         self._version = 0
+        self._roundings = 0
 
     def __enter__(self) -> Climb:
         return self
@@ -405,8 +395,8 @@ class Climb:
         if first:
             self._leave_home(up, push, length, radii)
         elif keep != 1:
-            torch._foreach_lerp_(up.w, self._home, 1 - keep)
-        add_scaled_(up.w, push, length, radii)
+            lerp_(up.w, self._home, [1 - keep] * len(up.w), self._luck())
+        add_scaled_(up.w, push, length, radii, self._luck())
         if limit is not None and not first:  # the first point is inside
             self._stay_inside(up, limit)
         torch.clear_autocast_cache()  # else the next pass would see w through cached copies
@@ -442,7 +432,12 @@ class Climb:
         relative = torch._foreach_div(epsilon, up.rho)
         excess = limit(list(relative), up).clamp(min=1.0)
         torch._foreach_copy_(up.w, self._home)
-        add_scaled_(up.w, epsilon, excess, [1.0] * len(epsilon))
+        add_scaled_(up.w, epsilon, excess, [1.0] * len(epsilon), self._luck())
+
+    def _luck(self) -> int:
+        """A seed for the next rounding of weights of low precision."""
+        self._roundings += 1
+        return mixed(self.here.step, self._roundings)
 
     def _room_for(self, x: Tensor, w: Tensor) -> Tensor:
         room = self.attic.get(w)

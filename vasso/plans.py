@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from vasso.here import mixed
 from vasso.parts import Part, Range
+from vasso.randomness import mixed
 
 FORWARD = 1 / 3
 """What a forward pass without backward costs, in gradients."""

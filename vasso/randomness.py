@@ -1,7 +1,12 @@
-"""Do both passes draw the same dropout masks? With `same_rng=True` the second replays the first."""
+"""Where does luck come from? From the generators that a pass uses, or from a seed and the step.
+
+With `same_rng=True` the second pass replays the first: both draw the same dropout masks. Coins,
+noise and masks of our own are functions of a seed and the step, so there is no state to keep.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -44,3 +49,15 @@ def replay(state: State) -> None:
             torch.set_rng_state(value)
         else:
             torch.get_device_module(device.type).set_rng_state(value, device)
+
+
+def mixed(*numbers: int) -> int:
+    """A seed from several numbers, the same in every process.
+
+    Args:
+        *numbers: what it depends on.
+
+    Returns:
+        63 bits.
+    """
+    return random.Random(repr(numbers)).getrandbits(63)

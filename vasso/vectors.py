@@ -13,6 +13,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from vasso.randomness import mixed
+from vasso.rounding import is_low, rounded
+
 Vector: TypeAlias = list[Tensor]
 """Tensors that together are one vector."""
 
@@ -110,8 +113,14 @@ def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     return torch.stack([x.sum(dtype=dtype).to(device) for x in products]).sum()
 
 
-def lerp_(d: Vector, g: Vector, weights: Sequence[float]) -> None:
+def lerp_(d: Vector, g: Vector, weights: Sequence[float], seed: int | None = None) -> None:
     """In place, tensor by tensor: d <- (1 - weight) d + weight g.
+
+    Args:
+        d: what is changed.
+        g: where it moves to.
+        weights: how far, for each tensor.
+        seed: of the rounding where d has low precision; None rounds to nearest.
 
     Example:
         >>> d = [torch.tensor([1.0])]
@@ -119,8 +128,14 @@ def lerp_(d: Vector, g: Vector, weights: Sequence[float]) -> None:
         >>> d
         [tensor([1.2500])]
     """
-    if d:
-        torch._foreach_lerp_(d, as_dtypes(g, d), list(weights))
+    rows, low = _by_precision(d, seed)
+    if rows:
+        some = [d[i] for i in rows]
+        ends = as_dtypes([g[i] for i in rows], some)
+        torch._foreach_lerp_(some, ends, [weights[i] for i in rows])
+    for i, luck in low:
+        moved = torch.lerp(d[i].float(), g[i].float(), weights[i])
+        d[i].copy_(rounded(moved, d[i].dtype, luck))
 
 
 def as_dtypes(v: Vector, like: Vector) -> Vector:
@@ -134,8 +149,17 @@ def full_precision(x: Tensor) -> Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
-def add_scaled_(w: Vector, push: Vector, length: Tensor, radii: Sequence[float]) -> None:
+def add_scaled_(
+    w: Vector, push: Vector, length: Tensor, radii: Sequence[float], seed: int | None = None
+) -> None:
     """In place, tensor by tensor: w <- w + radius push / length, with the length on the device.
+
+    Args:
+        w: what is changed.
+        push: the way.
+        length: what it is divided by, a 0-dim tensor.
+        radii: what it is multiplied by, for each tensor.
+        seed: of the rounding where w has low precision; None rounds to nearest.
 
     Example:
         >>> w = [torch.tensor([1.0, 1.0])]
@@ -143,14 +167,26 @@ def add_scaled_(w: Vector, push: Vector, length: Tensor, radii: Sequence[float])
         >>> w
         [tensor([7., 9.])]
     """
-    if not w:
-        return
+    rows, low = _by_precision(w, seed)
     lengths = {device: length.to(device) for device in {x.device for x in w}}
-    if all(_same_range(x, length) for x in w):
-        torch._foreach_addcdiv_(w, push, [lengths[x.device] for x in w], list(radii))
-        return
-    for x, p, radius in zip(w, push, radii, strict=True):  # the length would not fit into x
-        x.add_((p.double() / lengths[x.device].double() * radius).to(x.dtype))
+    if rows and all(_same_range(w[i], length) for i in rows):
+        some = [w[i] for i in rows]
+        ends = [lengths[x.device] for x in some]
+        torch._foreach_addcdiv_(some, [push[i] for i in rows], ends, [radii[i] for i in rows])
+        rows = []
+    for i in rows:  # the length would not fit into w
+        w[i].add_((push[i].double() / lengths[w[i].device].double() * radii[i]).to(w[i].dtype))
+    for i, luck in low:
+        way = push[i].float() / lengths[w[i].device] * radii[i]
+        w[i].copy_(rounded((w[i] + way).float(), w[i].dtype, luck))
+
+
+def _by_precision(w: Vector, seed: int | None) -> tuple[list[int], list[tuple[int, int]]]:
+    """The places of tensors to be changed together, and of those to be rounded at random."""
+    if seed is None or not any(is_low(x.dtype) for x in w):
+        return list(range(len(w))), []
+    rows = [i for i, x in enumerate(w) if not is_low(x.dtype)]
+    return rows, [(i, mixed(seed, i)) for i, x in enumerate(w) if is_low(x.dtype)]
 
 
 def _same_range(x: Tensor, length: Tensor) -> bool:

@@ -25,7 +25,6 @@ from tests.problems import (
     closure_of,
     dropout_net,
     flat,
-    known,
     mlp,
     parameter,
     quadratic,
@@ -752,7 +751,6 @@ def test_a_group_without_a_radius_may_be_complex(preset: str) -> None:
     assert x.tolist() == [0.5, 0.5]
 
 
-@known("promise 7, stochastic rounding of the climb, is not built")
 @each_preset
 def test_a_climb_of_weights_with_eight_bits_goes_as_far_up_as_it_should(preset: str) -> None:
     """The projection on the slope is rho, within 5 %: to nearest it would be next to nothing."""

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from vasso.here import Gradient, Here, Memory, mixed
+from vasso.here import Gradient, Here, Memory
 from vasso.parts import Part, Range, Setting
 from vasso.plans import Data, Source
+from vasso.randomness import mixed
 from vasso.steppers.stepper import Stepper, StepperOptions
 from vasso.vectors import Vector, lerp_
 
