@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo as not_traced  # imports dynamo only when it is called
 from torch.optim import Optimizer
 
 from vasso import checks
@@ -216,6 +217,7 @@ class SharpnessAware(Footwork):
 
     # -- two ways in ------------------------------------------------------------------------------
 
+    @not_traced
     @torch.no_grad()
     def step(
         self,
@@ -396,6 +398,7 @@ class SharpnessAware(Footwork):
         else:
             self._now.window.passes += 1
 
+    @not_traced
     def _enter(self, passes: Passes, unscaled: bool) -> bool:
         """Climbs, if this step does; says whether the algorithm waits for the body's gradients."""
         now = self._now
@@ -417,6 +420,7 @@ class SharpnessAware(Footwork):
         self._put_aside()
         return False
 
+    @not_traced
     def _leave(self, passes: Passes, waiting: bool, unscaled: bool) -> None:
         """Hands the body's gradients to the algorithm; what it did not replace is put back."""
         now = self._now

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo as not_traced  # imports dynamo only when it is called
 from torch.optim import Optimizer
 
 from vasso import checks
@@ -83,6 +84,7 @@ class Stepper(Footwork):
         for group in self.base.param_groups:
             group.pop(rho.key, None)
 
+    @not_traced
     @torch.no_grad()
     def step(self, closure: Data | None = None) -> Any:
         """One step: finds u by several passes, then lets the base go down by it.
