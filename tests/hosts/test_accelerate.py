@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,42 @@ def test_saved_and_loaded_state_goes_on_bit_for_bit(tmp_path: Path) -> None:
     loop(accelerator, window, opt, data[6:])
     assert torch.equal(weights(window.model), whole)
     assert window.optimizer.cost == 12
+
+
+def test_a_micro_batch_that_failed_is_not_replayed() -> None:
+    model, twin = windows.characters(), windows.characters()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model, opt = accelerator.prepare(model, optimizer(model))
+    window = Window(accelerator, model, opt)
+    good = batches(lines(4), 2)
+
+    def failing(**_: Tensor) -> Tensor:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        window.backward(failing, **good[0])
+    loop(accelerator, window, opt, good)
+    windows.plain_loop(optimizer(twin), passes_of(twin, lines(4), 2), clip=None, params=[])
+    assert torch.equal(weights(model), weights(twin))
+
+
+def test_ranks_synchronise_in_the_last_pass_of_a_round_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quiet = []
+
+    @contextlib.contextmanager
+    def no_sync(self: Accelerator, model: nn.Module) -> Iterator[None]:
+        quiet.append(window.optimizer.perturbed)
+        yield
+
+    monkeypatch.setattr(Accelerator, "no_sync", no_sync)
+    model = windows.characters()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    model, opt = accelerator.prepare(model, optimizer(model))
+    window = Window(accelerator, model, opt)
+    loop(accelerator, window, opt, batches(lines(12), 2))
+    assert quiet == 2 * [False, False, True, True]
 
 
 # -- misuse ---------------------------------------------------------------------------------------

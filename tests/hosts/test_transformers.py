@@ -244,6 +244,49 @@ def test_training_twice_goes_on_with_the_same_optimizer(tmp_path: Path) -> None:
     assert opt.cost == 2 * cost
 
 
+def test_evaluation_in_between_changes_nothing(tmp_path: Path) -> None:
+    model = windows.characters()
+    often = {"eval_strategy": "steps", "eval_steps": 1, "gradient_accumulation_steps": 2}
+    data = {"train_dataset": lines(14), "eval_dataset": lines(4), "data_collator": collate}
+    InOrder(model, arguments(tmp_path, **often), **data, rho=RHO).train()
+    assert torch.equal(weights(model), weights(trained(tmp_path, rho=RHO).model))
+
+
+def test_activation_checkpointing_changes_nothing(tmp_path: Path) -> None:
+    found = []
+    for checkpointing in (True, False):
+        args = arguments(
+            tmp_path,
+            gradient_accumulation_steps=2,
+            gradient_checkpointing=checkpointing,
+            gradient_checkpointing_kwargs={"use_reentrant": False},
+        )
+        model = gpt(dropout=0.3)
+        InOrder(model, args, train_dataset=lines(14), data_collator=collate, rho=RHO).train()
+        found.append(weights(model))
+    assert torch.equal(*found)
+
+
+def test_a_gradient_that_is_not_finite_skips_the_step(tmp_path: Path) -> None:
+    class Poisoned(InOrder):
+        def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            loss = super().compute_loss(model, inputs, *args, **kwargs)
+            poison = self.state.global_step == 1 and self.sharpness_aware.perturbed
+            return loss * float("nan") if poison else loss
+
+    model, twin = windows.characters(), windows.characters()
+    args = arguments(tmp_path, gradient_accumulation_steps=2)
+    trainer = Poisoned(
+        model, args, train_dataset=lines(12), data_collator=collate, rho=RHO, theta=1.0
+    )
+    trainer.train()
+    assert trainer.sharpness_aware.skipped == 1
+    opt = SAM(AdamW(windows.decay_groups(twin, 0.1), lr=1e-2, fused=True), rho=RHO)
+    passes = windows_of(twin, lines(12), 2, by_tokens=False)
+    windows.plain_loop(opt, [passes[0], passes[2]], clip=None, params=[])
+    assert torch.equal(weights(model), weights(twin))
+
+
 # -- checkpoints ----------------------------------------------------------------------------------
 
 

@@ -84,8 +84,8 @@ class Window:
             self.accelerator.backward(loss)
             return loss.detach()
 
-        self._kept.append(one_pass)
         loss = one_pass() if self._clean else torch.zeros((), device=self.accelerator.device)
+        self._kept.append(one_pass)  # now that it has succeeded
         if not self.accelerator.sync_gradients:
             return loss
         kept, self._kept = self._kept, []

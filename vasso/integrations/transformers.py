@@ -105,12 +105,15 @@ class SharpnessAwareMixin(Trainer):
             The loss at w. Where the method wants no gradient at w: the sum of those at w + epsilon
             with the last micro-batch of a window, zero with the others.
         """
-        optimizer, one_pass = self.sharpness_aware, super().training_step
+        optimizer, host_step = self.sharpness_aware, super().training_step
         if not self._window:
             self._clean = optimizer.wants_clean
-        # a copy: compute_loss may take the labels out
-        self._window.append(lambda: one_pass(model, copy.copy(inputs), num_items_in_batch))
-        loss = self._window[-1]() if self._clean else torch.zeros((), device=self.args.device)
+
+        def one_pass() -> Tensor:
+            return host_step(model, copy.copy(inputs), num_items_in_batch)  # labels may be popped
+
+        loss = one_pass() if self._clean else torch.zeros((), device=self.args.device)
+        self._window.append(one_pass)  # now that it has succeeded
         if not self.accelerator.gradient_state.sync_gradients:
             return loss
         window, self._window = self._window, []
