@@ -63,14 +63,14 @@ class Footwork(Traveller):
             warnings.warn(
                 f"{len(layers)} layers such as {layers[0]} will update their running statistics in "
                 f"both passes: {remedy}",
-                stacklevel=5,
+                stacklevel=7,
             )
         if self.geometry.needs_names and any(p not in self._names() for p in self._params()):
             warnings.warn(
                 f"{self.geometry} treats weights and biases differently, but the names of the "
                 "parameters are not known: tensors of two or more dimensions count as weights, so "
                 f"that the scale of BatchNorm does not: {remedy}",
-                stacklevel=5,
+                stacklevel=7,
             )
 
     def _names(self) -> dict[Tensor, str]:
@@ -291,7 +291,7 @@ class Footwork(Traveller):
                 f"{MANY} plain steps of {base} and not one climb: step() without a closure is a "
                 f"step of the base alone, and so is scaler.step(opt). For {ours}, call "
                 "step(closure), or take the second gradient inside `with opt.ascended():`.",
-                stacklevel=5,
+                stacklevel=8,
             )
 
     def _skip(self, trouble: NonFiniteError) -> None:

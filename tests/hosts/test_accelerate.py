@@ -185,6 +185,44 @@ def test_ranks_synchronise_in_the_last_pass_of_a_round_only(
     assert quiet == 2 * [False, False, True, True]
 
 
+# -- a gradient scaler ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("clip", [None, 0.3])
+@pytest.mark.parametrize("where", [None, "below", "above"])
+def test_with_a_scaler_it_is_a_plain_loop_bit_for_bit(
+    accumulate: int, clip: float | None, where: str | None
+) -> None:
+    theirs, ours = windows.characters(), windows.characters()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+    accelerator.scaler = windows.scaler()
+    model, opt = accelerator.prepare(theirs, optimizer(theirs))
+    windows.pretend_fp16(accelerator)
+    window = Window(accelerator, model, opt)
+    compute_loss = windows.overflowing(model, window.optimizer, where)
+    skipped = []
+    for batch in batches(lines(16), 2):
+        with accelerator.accumulate(model):
+            window.backward(compute_loss, **batch)
+            if clip is not None and accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), clip)
+            opt.step()
+            opt.zero_grad()
+            if accelerator.sync_gradients:
+                skipped.append(accelerator.optimizer_step_was_skipped)
+    by_hand = optimizer(ours)
+    compute_loss = windows.overflowing(ours, by_hand, where)
+    whole = list(in_windows(batches(lines(16), 2), accumulate))
+    scale = windows.scaled_loop(
+        by_hand, whole, lambda **b: compute_loss(**b) / accumulate, clip=clip, model=ours
+    )
+    assert torch.equal(weights(theirs), weights(ours))
+    assert accelerator.scaler.get_scale() == scale
+    assert window.optimizer.skipped == by_hand.skipped == (where is not None)
+    assert skipped.index(True) == 1 if where else not any(skipped)
+
+
 # -- misuse ---------------------------------------------------------------------------------------
 
 

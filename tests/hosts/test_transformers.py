@@ -287,6 +287,17 @@ def test_a_gradient_that_is_not_finite_skips_the_step(tmp_path: Path) -> None:
     assert torch.equal(weights(model), weights(twin))
 
 
+def test_ours_in_the_plain_trainer_never_climbs_and_says_so(tmp_path: Path) -> None:
+    model = windows.characters()
+    opt = VaSSO(SGD(model.parameters(), lr=0.5), rho=RHO)
+    args = arguments(tmp_path, num_train_epochs=6)
+    plain = Trainer(model, args, train_dataset=lines(14), data_collator=collate)
+    plain.optimizer = opt
+    with pytest.warns(UserWarning, match="plain steps of SGD and not one climb"):
+        plain.train()
+    assert opt.cost == plain.state.global_step
+
+
 # -- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -352,6 +363,35 @@ def test_fp16_on_a_cpu_is_float32(tmp_path: Path) -> None:
     trainer.train()
     assert trainer.accelerator.scaler is None
     assert torch.equal(weights(model), weights(trained(tmp_path, rho=RHO).model))
+
+
+@pytest.mark.parametrize("where", [None, "below", "above"])
+def test_with_a_scaler_it_is_a_plain_loop_bit_for_bit(tmp_path: Path, where: str | None) -> None:
+    class Scaled(InOrder):
+        def create_accelerator_and_postprocess(self) -> None:
+            super().create_accelerator_and_postprocess()
+            self.accelerator.scaler = windows.scaler()
+
+        def compute_loss(self, model: nn.Module, inputs: Any, *_: Any, **__: Any) -> Tensor:
+            windows.pretend_fp16(self.accelerator)
+            return windows.overflowing(model, self.sharpness_aware, where)(**inputs)
+
+    theirs, ours = windows.characters(), windows.characters()
+    args = arguments(tmp_path, gradient_accumulation_steps=2, max_grad_norm=0.3)
+    trainer = Scaled(theirs, args, train_dataset=lines(14), data_collator=collate, rho=RHO)
+    trainer.train()
+    opt = VaSSO(AdamW(windows.decay_groups(ours, 0.1), lr=1e-2, fused=True), rho=RHO)
+    whole = list(in_windows(batches(lines(14), 2), 2))
+    compute_loss = windows.overflowing(ours, opt, where)
+
+    def divided(**batch: Tensor) -> Tensor:
+        window = next(w for w in whole if any(b["labels"] is batch["labels"] for b in w))
+        return compute_loss(**batch) / len(window)
+
+    scale = windows.scaled_loop(opt, whole, divided, clip=0.3, model=ours)
+    assert torch.equal(weights(theirs), weights(ours))
+    assert trainer.accelerator.scaler.get_scale() == scale
+    assert trainer.sharpness_aware.skipped == opt.skipped == (where is not None)
 
 
 def test_two_processes_equal_one_on_the_whole_batch(tmp_path: Path) -> None:

@@ -107,3 +107,53 @@ def decay_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 def weights(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().flatten().double() for p in model.parameters()])
+
+
+# -- a gradient scaler ----------------------------------------------------------------------------
+
+
+def scaler() -> torch.amp.GradScaler:
+    """Hosts make one on a GPU only; what they do with it is the same here."""
+    return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+
+
+def pretend_fp16(accelerator: Any) -> None:
+    """Lets accelerate unscale before it clips, as it does on a GPU."""
+    accelerator.native_amp = True
+    accelerator.state._mixed_precision = "fp16"
+
+
+def overflowing(model: nn.Module, opt: SharpnessAware, where: str | None) -> Any:
+    """The loss; in the second window it overflows, below or above."""
+
+    def compute_loss(**batch: Tensor) -> Tensor:
+        second = opt.param_groups[0]["vasso_step"] == 1 and opt.skipped == 0
+        here = "above" if opt.perturbed else "below"
+        return model(**batch)["loss"] * (float("inf") if second and here == where else 1.0)
+
+    return compute_loss
+
+
+def scaled_loop(
+    opt: SharpnessAware,
+    whole: Sequence[Sequence[Batch]],
+    compute_loss: Callable[..., Tensor],
+    *,
+    clip: float | None,
+    model: nn.Module,
+) -> float:
+    """Torch's own recipe for a GradScaler, with the climb in it; returns the scale at the end."""
+    scaling = scaler()
+    for micro_batches in whole:
+        for batch in micro_batches:
+            scaling.scale(compute_loss(**batch)).backward()
+        with opt.ascended(scaler=scaling) as up:
+            for batch in micro_batches if up else ():
+                scaling.scale(compute_loss(**batch)).backward()
+        if clip is not None:
+            scaling.unscale_(opt)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        scaling.step(opt)
+        scaling.update()
+        opt.zero_grad()
+    return scaling.get_scale()

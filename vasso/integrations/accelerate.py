@@ -7,7 +7,7 @@ micro-batch of a window. `Window` keeps them all and takes the second pass over 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -113,7 +113,7 @@ def climb(
     Returns:
         The losses at w + epsilon; none where the step does not climb.
     """
-    with ascended(accelerator, optimizer) as up:
+    with optimizer.ascended(scaler=accelerator.scaler) as up:
         if not up and clean:
             return []
         return [
@@ -138,26 +138,6 @@ def one_pass_of(
     """
     with nullcontext() if last else accelerator.no_sync(model):
         return one_pass()
-
-
-def ascended(
-    accelerator: Accelerator, optimizer: SharpnessAware
-) -> AbstractContextManager[bool, bool | None]:
-    """`optimizer.ascended()`, with the accelerator's gradient scaler.
-
-    Args:
-        accelerator: who may have one.
-        optimizer: ours.
-
-    Returns:
-        The context of a climb.
-
-    Raises:
-        NotImplementedError: the accelerator scales the loss.
-    """
-    if accelerator.scaler is not None:
-        raise NotImplementedError("fp16 with a gradient scaler: use bf16")
-    return optimizer.ascended()
 
 
 def inner(optimizer: Optimizer | None) -> Optimizer | None:
