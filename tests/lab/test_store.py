@@ -1,0 +1,183 @@
+"""The store: whole after every crash, closed to everything outside of it."""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from vasso.lab import atomic
+from vasso.lab.atomic import DiskFullError
+from vasso.lab.store import FORMAT, BusyError, Folder, Store, StoreError
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    place = Store(tmp_path / "store").folder("digits-mlp-sgd-s0-0123456789")
+    place.path.mkdir()
+    return place
+
+
+def test_a_file_that_cannot_be_written_whole_is_the_old_file(folder: Folder) -> None:
+    path = folder.path / "run.json"
+    atomic.replace(path, b"old")
+    with limited_files(8), pytest.raises(DiskFullError, match=r"no room left to write run\.json"):
+        atomic.replace(path, b"much longer than eight bytes")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in folder.path.iterdir()] == ["run.json"]
+
+
+def test_a_line_that_does_not_fit_leaves_the_lines_before_it(folder: Folder) -> None:
+    folder.append({"kind": "epoch", "step": 1})
+    size = (folder.path / "metrics.jsonl").stat().st_size
+    with limited_files(size + 5), pytest.raises(DiskFullError, match="nothing written before"):
+        folder.append({"kind": "epoch", "step": 2})
+    assert (folder.path / "metrics.jsonl").stat().st_size == size
+    folder.append({"kind": "epoch", "step": 2})
+    assert [line["step"] for line in folder.metrics()] == [1, 2]
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(folder: Folder) -> None:
+    folder.save("checkpoint.pt", {"step": 1, "w": torch.ones(3)})
+    with limited_files(1000), pytest.raises(DiskFullError):
+        folder.save("checkpoint.pt", {"step": 2, "w": torch.ones(30000)})
+    state = folder.load("checkpoint.pt")
+    assert state is not None
+    assert state["step"] == 1
+
+
+def test_a_torn_line_is_passed_over_and_what_follows_is_kept(folder: Folder) -> None:
+    folder.append({"kind": "epoch", "step": 1})
+    with (folder.path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"kind": "epoch", "st')
+    assert [line["step"] for line in folder.metrics()] == [1]
+    folder.append({"kind": "epoch", "step": 2})
+    assert [line["step"] for line in folder.metrics()] == [1, 2]
+
+
+def test_a_line_written_again_after_a_crash_counts_once(folder: Folder) -> None:
+    for seconds in (1.0, 2.0):
+        folder.append({"kind": "start", "step": 0})
+        folder.append({"kind": "epoch", "step": 5, "seconds": seconds})
+    assert [line["seconds"] for line in folder.metrics("epoch")] == [2.0]
+    assert len(folder.metrics("start")) == 2
+
+
+def test_numbers_that_json_does_not_have_are_null(folder: Folder) -> None:
+    folder.append({"kind": "epoch", "step": 1, "loss": float("nan"), "all": [float("inf"), 1.0]})
+    assert folder.metrics() == [{"kind": "epoch", "step": 1, "loss": None, "all": [None, 1.0]}]
+
+
+def hold(path: Path, ready: multiprocessing.Queue, end: multiprocessing.Event) -> None:
+    with Folder(path).locked():
+        ready.put(os.getpid())
+        end.wait(60)
+
+
+def test_two_processes_never_hold_one_run_and_a_killed_one_lets_go(folder: Folder) -> None:
+    ready, end = SPAWN.Queue(), SPAWN.Event()
+    other = SPAWN.Process(target=hold, args=(folder.path, ready, end))
+    other.start()
+    holder = ready.get(timeout=60)
+    with pytest.raises(BusyError, match=f"process {holder} works on {folder.id} already"):
+        folder.locked().__enter__()
+    os.kill(holder, signal.SIGKILL)
+    other.join(60)
+    with folder.locked():
+        assert (folder.path / "lock").read_text() == str(os.getpid())
+
+
+def test_leftovers_of_a_killed_process_are_swept_up(folder: Folder) -> None:
+    leftover = folder.path / ".checkpoint.pt.123.tmp"
+    leftover.write_bytes(b"half a checkpoint")
+    with folder.locked():
+        assert not leftover.exists()
+
+
+def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    Store(tmp_path)
+    (tmp_path / "store.json").write_text(json.dumps({"format": FORMAT + 1}))
+    with pytest.raises(StoreError, match="update vasso, or name another store"):
+        Store(tmp_path)
+    assert json.loads((tmp_path / "store.json").read_text()) == {"format": FORMAT + 1}
+
+
+def test_a_directory_of_other_things_is_not_made_a_store(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(StoreError, match=r"holds other things \(thesis\.tex"):
+        Store(tmp_path)
+    with pytest.raises(StoreError, match="is a file"):
+        Store(tmp_path / "thesis.tex")
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc", "", ".", "..", "a/b", "<script>", "a\n"])
+def test_an_id_cannot_lead_out_of_the_store(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreError, match="is not the id of a run"):
+        Store(tmp_path).folder(name)
+
+
+def test_links_cannot_lead_out_of_the_store(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "run.json").write_text("{}")
+    store = Store(tmp_path / "store")
+    (store.root / "link").symlink_to(outside)
+    with pytest.raises(StoreError, match="leads out of the store"):
+        store.folder("link")
+    assert store.folders() == []
+    inner = store.folder("inner")
+    inner.path.mkdir()
+    (inner.path / "metrics.jsonl").symlink_to(outside / "run.json")
+    with pytest.raises(StoreError, match="is a link"):
+        inner.append({"kind": "epoch"})
+    assert (outside / "run.json").read_text() == "{}"
+
+
+class Malice:
+    def __reduce__(self) -> tuple:
+        return os.mkdir, ("/tmp/vasso-test-malice",)
+
+
+def test_a_checkpoint_is_data_and_is_never_run(folder: Folder) -> None:
+    torch.save({"step": Malice()}, folder.path / "checkpoint.pt")
+    with pytest.raises(StoreError, match="holds more than tensors"):
+        folder.load("checkpoint.pt")
+    assert not Path("/tmp/vasso-test-malice").exists()
+
+
+def test_a_truncated_checkpoint_is_an_error_that_says_what_to_do(folder: Folder) -> None:
+    folder.save("checkpoint.pt", {"w": torch.ones(100)})
+    whole = (folder.path / "checkpoint.pt").read_bytes()
+    (folder.path / "checkpoint.pt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StoreError, match="Remove it to begin the run anew"):
+        folder.load("checkpoint.pt")
+
+
+def test_settings_are_written_once_and_not_for_another_run(folder: Folder) -> None:
+    folder.write_settings({"run": {"seed": 0}, "begun": "then"})
+    folder.write_settings({"run": {"seed": 0}, "begun": "now"})
+    assert folder.settings["begun"] == "then"
+    with pytest.raises(StoreError, match="holds other settings"):
+        folder.write_settings({"run": {"seed": 1}})
+
+
+class limited_files:  # noqa: N801 - reads as a verb
+    """Files may not grow beyond a size, as on a disk that fills up."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __enter__(self) -> None:
+        self.handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        self.before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, self.before[1]))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, self.before)
+        signal.signal(signal.SIGXFSZ, self.handler)

@@ -1,0 +1,362 @@
+"""The command `vasso`: what there is, one run, a whole study.
+
+Every setting is checked before anything starts. Exit codes: 0 done, 1 something failed, 2 a setting
+or a name is wrong, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+
+from vasso.lab import study as studies
+from vasso.lab.catalogues import KINDS, about_study, listed
+from vasso.lab.data import DataError
+from vasso.lab.flags import RunFlags
+from vasso.lab.jobs import Crew, Outcome
+from vasso.lab.runs import Run
+from vasso.lab.settings import assignments, name_of
+from vasso.lab.store import Store, StoreError
+from vasso.lab.tasks import NotThereYetError, prepare_data
+
+STORE = Path("runs")
+WRONG, FAILED, INTERRUPTED = 2, 1, 130
+
+
+class UsageError(Exception):
+    """A setting or a name is wrong; nothing has been started."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are and how runs are carried out.
+
+    Attributes:
+        store: directory for results.
+        data_root: directory of data sets; else VASSO_DATA, else the cache of the user.
+        accelerator: cpu, cuda, ... as Lightning Fabric calls it.
+        devices: processes of one run; more than one trains with DDP.
+        strategy: auto, ddp, ... as Lightning Fabric calls it.
+        checkpoint_steps: steps between checkpoints within an epoch, 0 for none.
+        checkpoint_seconds: longest time between checkpoints.
+    """
+
+    store: Path = STORE
+    data_root: Path | None = None
+    accelerator: str = "auto"
+    devices: int = 1
+    strategy: str = "auto"
+    checkpoint_steps: int = 0
+    checkpoint_seconds: float = 60.0
+
+    def how(self) -> dict[str, Any]:
+        """Settings of `vasso.lab.training.How`.
+
+        Returns:
+            name -> value.
+
+        Raises:
+            ValueError: one is out of range.
+        """
+        for name in ("devices", "checkpoint_steps", "checkpoint_seconds"):
+            if getattr(self, name) < (name == "devices"):
+                raise ValueError(f"{name} must not be {getattr(self, name)}")
+        if self.data_root is not None and not self.data_root.is_dir():
+            raise ValueError(f"there is no data folder {str(self.data_root)!r}")
+        rest = {"accelerator": self.accelerator, "devices": self.devices}
+        rest |= {"strategy": self.strategy, "checkpoint_steps": self.checkpoint_steps}
+        return {"data": self.data_root, "checkpoint_seconds": self.checkpoint_seconds, **rest}
+
+
+@dataclass(frozen=True)
+class List:
+    """Shows what there is: methods, data, models or studies; or one study in full.
+
+    Try:
+
+        vasso list
+
+        vasso list methods
+
+        vasso list studies label-noise
+    """
+
+    kind: tyro.conf.Positional[str] = "studies"
+    """methods, data, models or studies"""
+    name: tyro.conf.Positional[str] = ""
+    """a study, to see its question, its runs and the published figures"""
+
+    def __call__(self) -> int:
+        """Prints it.
+
+        Returns:
+            The exit code.
+        """
+        with usage():
+            kind = name_of("list", self.kind, KINDS)
+            found = studies.load(self.name) if self.name else None
+        text = listed(kind) if found is None else about_study(found)
+        Console().print(text, highlight=False, markup=False, soft_wrap=True)
+        return 0
+
+
+@dataclass(frozen=True)
+class Train:
+    """Trains one run, or goes on with it where it was left.
+
+    Try:
+
+        vasso train
+
+        vasso train --method VaSSO --rho 0.1 --theta 0.4 --wrong 0.5 --epochs 20
+
+        vasso train --data cifar10 --model resnet8 --size 16 --method LookSAM --set k=5 alpha=0.7
+
+        vasso train --data my_module:my_data --model my_module:my_model --method SGD
+    """
+
+    run: tyro.conf.OmitArgPrefixes[RunFlags]
+    place: tyro.conf.OmitArgPrefixes[Place] = field(default_factory=Place)
+
+    def __call__(self) -> int:
+        """Trains it.
+
+        Returns:
+            The exit code.
+        """
+        with usage():
+            run = Run.of(self.run.as_tables())
+            how = self.place.how()
+            run.task.check_is_there()
+            store = Store(self.place.store)
+        return train_here(run, store, how)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Trains what is missing of a study: one that comes with the package, or a TOML file.
+
+    Stop it with Ctrl-C and give the same command again: it goes on where it was.
+
+    Try:
+
+        vasso study label-noise --scale cpu --jobs 2
+
+        vasso study radius --seeds 0 1 --set epochs=12
+
+        vasso study my-study.toml --dry-run
+    """
+
+    name: tyro.conf.Positional[str]
+    """name of a study, or path of a TOML file"""
+    scale: str = "cpu"
+    """paper: the authors' settings, for a GPU; cpu: the same question on a small machine"""
+    jobs: int = 1
+    """runs side by side, each a process with one thread"""
+    seeds: tuple[int, ...] = ()
+    """other seeds than the study's"""
+    set: tuple[str, ...] = ()
+    """settings to change in every run that has them, as name=value"""
+    only: str = ""
+    """only runs whose id contains this"""
+    dry_run: bool = False
+    """show the runs and what is missing, train nothing"""
+    place: tyro.conf.OmitArgPrefixes[Place] = field(default_factory=Place)
+
+    def __call__(self) -> int:
+        """Trains what is missing.
+
+        Returns:
+            The exit code.
+        """
+        with usage():
+            study = studies.load(self.name)
+            runs = self.runs(study)
+            how = self.place.how()
+            if self.dry_run:
+                return self.show(study, runs)
+            study.check_is_there(self.scale)
+            store = Store(self.place.store)
+            missing = [run for run in runs if store.folder(run.id).result is None]
+            prepare_data([run.task for run in missing], self.place.data_root)
+        say(f"{study.question}\n{len(runs)} runs, {len(missing)} to do, into {store.root}")
+        return train_all(missing, store, how, self.jobs)
+
+    def runs(self, study: studies.Study) -> list[Run]:
+        """The runs that are asked for.
+
+        Args:
+            study: the study.
+
+        Returns:
+            With other seeds and settings where wanted.
+
+        Raises:
+            ValueError: there is none, or a setting is wrong.
+        """
+        if self.jobs < 1:
+            raise ValueError(f"jobs must be at least 1, got {self.jobs}")
+        runs = list(study.at(self.scale).runs)
+        if self.seeds:
+            each = (studies.changed(runs, {"seed": seed}) for seed in self.seeds)
+            runs = list({run.id: run for some in each for run in some}.values())
+        runs = studies.changed(runs, assignments(self.set))
+        chosen = [run for run in runs if self.only.casefold() in run.id]
+        if not chosen:
+            raise ValueError(f"no run of {study.name} has {self.only!r} in its id: try --dry-run")
+        return chosen
+
+    def show(self, study: studies.Study, runs: list[Run]) -> int:
+        """Prints the runs.
+
+        Args:
+            study: the study.
+            runs: those asked for.
+
+        Returns:
+            The exit code.
+        """
+        store = Store(self.place.store) if self.place.store.exists() else None
+        for run in runs:
+            done = store is not None and store.folder(run.id).result is not None
+            print("done   " if done else "missing", run.id)
+        try:
+            study.check_is_there(self.scale)
+        except NotThereYetError as reason:
+            say(str(reason))
+        return 0
+
+
+def train_here(run: Run, store: Store, how: dict[str, Any]) -> int:
+    """Trains a run in this process, with a bar.
+
+    Args:
+        run: the run.
+        store: where its results go.
+        how: settings of `vasso.lab.training.How`.
+
+    Returns:
+        The exit code.
+    """
+    from vasso.lab.display import Bars
+    from vasso.lab.train import train
+    from vasso.lab.training import How
+
+    with Bars(1) as bars:
+        bars.begun(0, run)
+
+        def watch(step: int, total: int) -> bool:
+            bars.at(0, step, total)
+            return True
+
+        result = train(run, store, How(**how), watch)
+        bars.ended(0, run, "done", result)
+    print(store.folder(run.id).path)
+    return 0
+
+
+def train_all(runs: list[Run], store: Store, how: dict[str, Any], jobs: int) -> int:
+    """Trains runs in processes of their own.
+
+    Args:
+        runs: what is missing.
+        store: where their results go.
+        how: settings of `vasso.lab.training.How`.
+        jobs: how many at a time.
+
+    Returns:
+        The exit code.
+    """
+    from vasso.lab.display import Bars
+
+    if not runs:
+        return 0
+    with Bars(len(runs)) as bars:
+        outcome = Crew(store.root, how, jobs, bars).work(runs)
+    return concluded(outcome, len(runs))
+
+
+def concluded(outcome: Outcome, wanted: int) -> int:
+    """Says what is left to do.
+
+    Args:
+        outcome: how it went.
+        wanted: how many runs were to be done.
+
+    Returns:
+        The exit code.
+    """
+    for run, reason in outcome.failed:
+        say(f"\n{run.id} failed: {reason}")
+    if outcome.busy:
+        say(f"{len(outcome.busy)} runs are being trained by another process")
+    left = wanted - len(outcome.done)
+    if left:
+        say(f"{left} of {wanted} runs are left: the same command goes on with them")
+    if outcome.stopped:
+        return INTERRUPTED
+    return FAILED if outcome.failed else 0
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """What is found wrong inside is the user's to mend: nothing has been started.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        UsageError: something is.
+    """
+    try:
+        yield
+    except (ValueError, NotThereYetError) as trouble:
+        raise UsageError(str(trouble)) from trouble
+
+
+def say(text: str) -> None:
+    """Tells the user, apart from what a program may read.
+
+    Args:
+        text: what.
+    """
+    print(text, file=sys.stderr)
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {"list": List, "train": Train, "study": Study}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command `vasso`.
+
+    Args:
+        arguments: words of the command line; None for those of this process.
+
+    Raises:
+        SystemExit: always, with the exit code.
+    """
+    try:
+        command = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="vasso",
+            description="Sharpness-aware training: the lab.",
+            args=arguments,
+        )
+        code = command()
+    except UsageError as trouble:
+        say(f"vasso: {trouble}")
+        code = WRONG
+    except (StoreError, DataError, OSError) as trouble:
+        say(f"vasso: {trouble}")
+        code = FAILED
+    except KeyboardInterrupt:
+        say("vasso: stopped; the same command goes on from the last checkpoint")
+        code = INTERRUPTED
+    raise SystemExit(code)

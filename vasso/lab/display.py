@@ -1,0 +1,137 @@
+"""What does one see while runs are trained? A bar for each job, with an estimate."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from vasso.lab.runs import Run
+
+
+class Bars:
+    """Bars on a terminal; elsewhere a line for each run that has ended.
+
+    Args:
+        total: how many runs there are to do.
+        console: where to.
+    """
+
+    def __init__(self, total: int, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.total, self.done = total, 0
+        self.overall: TaskID | None = None
+        self.bars: dict[int, TaskID] = {}
+        self.shares: dict[int, float] = {}
+
+    def __enter__(self) -> Bars:
+        self.progress.start()
+        if self.total > 1:
+            self.overall = self.progress.add_task("all runs", total=self.total)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.progress.stop()
+
+    def begun(self, job: int, run: Run) -> None:
+        """A worker takes up a run.
+
+        Args:
+            job: its number.
+            run: the run.
+        """
+        if job in self.bars:
+            self.progress.remove_task(self.bars[job])
+        self.bars[job] = self.progress.add_task(f"{run.method.label} s{run.seed}", total=None)
+        self.shares[job] = 0.0
+
+    def at(self, job: int, step: int, total: int) -> None:
+        """How far its run is.
+
+        Args:
+            job: its number.
+            step: completed steps.
+            total: all steps.
+        """
+        if self.progress.tasks[self._place(job)].total is None:
+            self.progress.reset(self.bars[job], total=total, completed=step)
+        self.progress.update(self.bars[job], completed=step, total=total)
+        self.shares[job] = step / total
+        self._update_overall()
+
+    def ended(self, job: int, run: Run, outcome: str, detail: Any) -> None:
+        """A run has ended.
+
+        Args:
+            job: its number.
+            run: the run.
+            outcome: done, busy, failed or stopped.
+            detail: the result, or why.
+        """
+        self.shares[job] = 0.0
+        self.done += outcome == "done"
+        self._update_overall()
+        self.console.print(f"{outcome:<8}{escape(run.id)}  {escape(told(detail))}", highlight=False)
+
+    def _place(self, job: int) -> int:
+        return [task.id for task in self.progress.tasks].index(self.bars[job])
+
+    def _update_overall(self) -> None:
+        if self.overall is not None:
+            self.progress.update(self.overall, completed=self.done + sum(self.shares.values()))
+
+
+def told(detail: Any) -> str:
+    """A result in a few words, or the first line of a reason.
+
+    Args:
+        detail: what a run has ended with.
+
+    Returns:
+        One line.
+    """
+    if not isinstance(detail, dict):
+        return str(detail).strip().splitlines()[0] if str(detail).strip() else ""
+    last, best = detail["last"], detail["best"]
+    words = [f"last epoch {percent(last.get('test_accuracy'))}"]
+    if best is not None:
+        words.append(f"best by validation {percent(best['test_accuracy'])} (epoch {best['epoch']})")
+    words.append(f"{detail['cost']:.0f} gradients in {detail['seconds']:.0f} s")
+    return ", ".join(words)
+
+
+def percent(value: float | None) -> str:
+    """A share in %.
+
+    Args:
+        value: times 100.
+
+    Returns:
+        With two digits.
+    """
+    return "not tested" if value is None else f"{value:.2f} %"

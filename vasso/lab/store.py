@@ -1,0 +1,294 @@
+"""Where are the results, and what is left after a crash? A directory of runs, always readable.
+
+    store/
+      store.json            which format this is
+      <run id>/
+        run.json            settings, versions, commit, hardware: written once
+        metrics.jsonl       one line per epoch, appended; a torn line is passed over
+        checkpoint.pt       where to go on from, replaced as a whole
+        weights.pt          the weights at the end
+        result.json         last epoch, best epoch by validation, cost: written last
+        lock                held by the process that works on the run
+
+What is read from a store is data: JSON, and tensors by `weights_only=True`. Nothing of it is run,
+and no name in it leads out of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vasso.lab import atomic
+
+FORMAT = 1
+_ID = re.compile(r"[a-z0-9][a-z0-9.+-]{0,150}")
+
+
+class StoreError(RuntimeError):
+    """A store cannot be used as it is; the message says what to do."""
+
+
+class BusyError(StoreError):
+    """Another process works on this run."""
+
+
+class Store:
+    """A directory of runs.
+
+    Args:
+        root: the directory; made if it is not there.
+
+    Raises:
+        StoreError: it is something else, or of a newer version of this package.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root).expanduser().absolute()
+        if self.root.exists() and not self.root.is_dir():
+            raise StoreError(f"{self.root} is a file: a store is a directory")
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._check_format()
+
+    def _check_format(self) -> None:
+        path = self.root / "store.json"
+        if not path.exists():
+            others = sorted(p.name for p in self.root.iterdir() if not p.name.startswith("."))
+            if others and not any((self.root / name / "run.json").exists() for name in others):
+                raise StoreError(
+                    f"{self.root} holds other things ({others[0]}, ...) and is no store: name an "
+                    "empty or a new directory"
+                )
+            atomic.replace(path, json.dumps({"format": FORMAT}).encode())
+            return
+        found = _read_json(path).get("format")
+        if not isinstance(found, int) or found > FORMAT:
+            raise StoreError(
+                f"the store {self.root} has format {found!r}, this version of vasso reads {FORMAT} "
+                "and older: update vasso, or name another store. Nothing has been changed"
+            )
+
+    def folder(self, run_id: str) -> Folder:
+        """The place of one run, whether it is there yet or not.
+
+        Args:
+            run_id: its id.
+
+        Returns:
+            The place.
+
+        Raises:
+            StoreError: the id is not one, or leads out of the store.
+        """
+        if not _ID.fullmatch(run_id):
+            raise StoreError(f"{run_id!r} is not the id of a run")
+        path = self.root / run_id
+        if path.is_symlink() or not path.resolve().is_relative_to(self.root.resolve()):
+            raise StoreError(f"{path} leads out of the store {self.root}")
+        return Folder(path)
+
+    def folders(self) -> list[Folder]:
+        """The places of all runs that have been begun, by id.
+
+        Returns:
+            Those with settings.
+        """
+        names = sorted(p.name for p in self.root.iterdir() if _ID.fullmatch(p.name))
+        real = [name for name in names if not (self.root / name).is_symlink()]
+        return [self.folder(name) for name in real if (self.root / name / "run.json").is_file()]
+
+
+class Folder:
+    """What a store holds of one run.
+
+    Args:
+        path: its directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.path.name
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the run for this process; the lock goes when the process does, however it ends.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            BusyError: another process holds it.
+        """
+        self.path.mkdir(exist_ok=True)
+        descriptor = os.open(self._file("lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+                raise BusyError(f"process {holder} works on {self.id} already") from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            atomic.remove_leftovers(self.path)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Keeps what the run is; once.
+
+        Args:
+            settings: as JSON may hold them, `run` among them.
+
+        Raises:
+            StoreError: there is a run of other settings under this id.
+        """
+        path = self._file("run.json")
+        if not path.exists():
+            atomic.replace(path, _as_json(settings, indent=1))
+        elif self.settings.get("run") != json.loads(_as_json(settings))["run"]:
+            raise StoreError(f"{path} holds other settings than {self.id} stands for: remove it")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        return _read_json(self._file("run.json"))
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Adds a line to the metrics.
+
+        Args:
+            line: what to note; `kind` and `step` say what it is about.
+        """
+        atomic.append_line(self._file("metrics.jsonl"), _as_json(line).decode())
+
+    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """All lines, in order of time; of one that was written again after a crash, the last.
+
+        Args:
+            kind: only these.
+
+        Returns:
+            The lines; torn ones are left out.
+        """
+        path = self._file("metrics.jsonl")
+        found: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else ()):
+            entry = _entry(line)
+            if entry is None or (kind is not None and entry.get("kind") != kind):
+                continue
+            again = entry.get("kind"), entry.get("step")
+            key = (number,) if entry.get("kind") == "start" else again
+            found.pop(key, None)
+            found[key] = entry
+        return list(found.values())
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Keeps how the run has ended; with this it is finished.
+
+        Args:
+            result: as JSON may hold it.
+        """
+        atomic.replace(self._file("result.json"), _as_json(result, indent=1))
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """How the run has ended, None if it has not."""
+        path = self._file("result.json")
+        return _read_json(path) if path.exists() else None
+
+    def save(self, name: str, state: Mapping[str, Any]) -> None:
+        """Keeps tensors.
+
+        Args:
+            name: the file, such as `checkpoint.pt`.
+            state: tensors, numbers, texts, and dictionaries, lists and tuples of them.
+        """
+        buffer = io.BytesIO()
+        torch.save(dict(state), buffer)
+        atomic.replace(self._file(name), buffer.getvalue())
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """Tensors that were kept, on the CPU.
+
+        Args:
+            name: the file.
+
+        Returns:
+            The state, None if there is none.
+
+        Raises:
+            StoreError: the file is damaged, or holds more than data.
+        """
+        path = self._file(name)
+        if not path.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as trouble:
+            raise StoreError(
+                f"{path} cannot be read ({type(trouble).__name__}): it is damaged or holds more "
+                "than tensors. Remove it to begin the run anew"
+            ) from trouble
+        return state
+
+    def drop(self, name: str) -> None:
+        """Removes a file that is no longer needed.
+
+        Args:
+            name: the file.
+        """
+        self._file(name).unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path:
+        path = self.path / name
+        if path.is_symlink():
+            raise StoreError(f"{path} is a link and may lead out of the store: remove it")
+        return path
+
+
+def _as_json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
+    return json.dumps(_finite(value), indent=indent, allow_nan=False).encode()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null stands for both."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, UnicodeDecodeError):
+        raise StoreError(f"{path} is damaged: not JSON") from None
+    if not isinstance(value, dict):
+        raise StoreError(f"{path} is damaged: not a table")
+    return value
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

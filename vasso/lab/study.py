@@ -1,0 +1,259 @@
+"""What is a study? A question, and the grid of runs that answers it: a TOML file.
+
+    question = "Does an averaged slope help more, the more labels are wrong?"
+    shows = "Table 6"
+
+    [cpu]
+    seeds = 3
+    task = { data = "cifar10", model = "resnet8", epochs = 24 }
+    method = { lr = 0.05, weight_decay = 1e-3 }
+
+    [[cpu.grid]]
+    task = { wrong = [0.25, 0.5, 0.75] }
+    methods = [{ name = "SAM", rho = 0.1 }, { name = "VaSSO", rho = 0.1, theta = [0.9, 0.4, 0.2] }]
+
+A list stands for one run each. A grid's settings are laid over those of the scale. What the paper
+leaves open is said in `open`; published figures stand beside in `known`, each with its source.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from vasso.lab.runs import Run
+from vasso.lab.settings import name_of, nearest
+from vasso.lab.tasks import NotThereYetError
+
+SCALES = ("paper", "cpu")
+MEASURES = ("accuracy",)
+"""What can be measured of a run."""
+_STUDY = {"title", "question", "shows", "measure", "known", *SCALES}
+_SCALE = {"about", "open", "seeds", "task", "method", "grid", "measurement"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A study at one size.
+
+    Attributes:
+        name: "paper" or "cpu".
+        about: what is special about it.
+        open: what the paper does not say, and what was chosen.
+        runs: the grid, expanded.
+        measurement: settings of what is measured, where that is more than accuracy.
+    """
+
+    name: str
+    about: str
+    open: tuple[str, ...]
+    runs: tuple[Run, ...]
+    measurement: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question with its grids.
+
+    Attributes:
+        name: as asked for.
+        title: in a few words.
+        question: in one sentence.
+        shows: the table or figure of the paper; "" for one of ours.
+        measure: what is compared.
+        known: published figures, as the file holds them.
+        scales: by name.
+    """
+
+    name: str
+    title: str
+    question: str
+    shows: str
+    measure: str
+    known: tuple[Mapping[str, Any], ...]
+    scales: Mapping[str, Scale]
+
+    def at(self, scale: str) -> Scale:
+        """The study at a scale.
+
+        Args:
+            scale: its name.
+
+        Returns:
+            The scale.
+        """
+        return self.scales[name_of(f"scale of {self.name}", scale, self.scales)]
+
+    def check_is_there(self, scale: str) -> None:
+        """Raises if this study can be read but not be answered by this version.
+
+        Args:
+            scale: the one to be run.
+
+        Raises:
+            NotThereYetError: its measurement, or its task, is not there.
+        """
+        if self.measure not in MEASURES:
+            raise NotThereYetError(
+                f"the study {self.name!r} asks for a measurement that is not there yet "
+                f"({self.measure}): it can be listed, not run"
+            )
+        for run in self.at(scale).runs:
+            run.task.check_is_there()
+
+
+def names() -> list[str]:
+    """The studies that come with the package.
+
+    Returns:
+        Names.
+    """
+    folder = resources.files("vasso.lab") / "studies"
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name[-5:] == ".toml")
+
+
+def load(name: str) -> Study:
+    """A study that comes with the package, or one of the user's own.
+
+    Args:
+        name: its name, or the path of a TOML file.
+
+    Returns:
+        The study, all its runs checked.
+
+    Raises:
+        ValueError: there is none of this name, or something in the file is wrong.
+    """
+    if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise ValueError(f"there is no file {name!r}")
+        return read(Path(name).read_text(), Path(name).stem, name)
+    found = name_of("study", name, names())
+    text = (resources.files("vasso.lab") / "studies" / f"{found}.toml").read_text()
+    return read(text, found, f"study {found}")
+
+
+def read(text: str, name: str, where: str) -> Study:
+    """A study from the text of its file.
+
+    Args:
+        text: TOML.
+        name: what it is called.
+        where: where it comes from, for messages.
+
+    Returns:
+        The study, all its runs checked.
+
+    Raises:
+        ValueError: something is wrong in it.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as trouble:
+        raise ValueError(f"{where} is not TOML: {trouble}") from None
+    _only(table, _STUDY, where)
+    if "question" not in table:
+        raise ValueError(f"{where} has no question: say in one sentence what it answers")
+    scales = {s: _scale(s, table[s], f"{where}, {s}") for s in SCALES if s in table}
+    if not scales:
+        raise ValueError(f"{where} has no scale: add a table [cpu] or [paper] with a grid")
+    return Study(
+        name,
+        table.get("title", name),
+        table["question"],
+        table.get("shows", ""),
+        table.get("measure", "accuracy"),
+        tuple(table.get("known", ())),
+        scales,
+    )
+
+
+def _scale(name: str, table: Mapping[str, Any], where: str) -> Scale:
+    _only(table, _SCALE, where)
+    runs: dict[str, Run] = {}
+    for number, grid in enumerate(table.get("grid", [{}])):
+        _only(grid, {"task", "methods", "seeds"}, f"{where}, grid {number + 1}")
+        for run in _grid(table, grid, f"{where}, grid {number + 1}"):
+            runs.setdefault(run.id, run)
+    about, measurement = table.get("about", ""), table.get("measurement", {})
+    return Scale(name, about, tuple(table.get("open", ())), tuple(runs.values()), measurement)
+
+
+def _grid(scale: Mapping[str, Any], grid: Mapping[str, Any], where: str) -> Iterator[Run]:
+    tasks = expanded({**scale.get("task", {}), **grid.get("task", {})})
+    methods = [
+        method
+        for chosen in grid.get("methods", [{}])
+        for method in expanded({**scale.get("method", {}), **chosen})
+    ]
+    seeds = seeds_of(grid.get("seeds", scale.get("seeds", 1)), where)
+    for task, method, seed in itertools.product(tasks, methods, seeds):
+        yield Run.of({"task": task, "method": method, "seed": seed}, where)
+
+
+def expanded(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tables that a table with lists stands for.
+
+    Args:
+        table: name -> value or list of values.
+
+    Returns:
+        One table for each combination, in order.
+
+    Example:
+        >>> expanded({"rho": [0.1, 0.2], "name": "SAM"})
+        [{'rho': 0.1, 'name': 'SAM'}, {'rho': 0.2, 'name': 'SAM'}]
+    """
+    columns = [value if isinstance(value, list) else [value] for value in table.values()]
+    return [dict(zip(table, row, strict=True)) for row in itertools.product(*columns)]
+
+
+def seeds_of(given: Any, where: str) -> list[int]:
+    """Seeds, given as how many or as a list.
+
+    Args:
+        given: 3 stands for 0, 1, 2.
+        where: for messages.
+
+    Returns:
+        The seeds.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return list(range(given))
+    if isinstance(given, list) and given and all(isinstance(seed, int) for seed in given):
+        return given
+    raise ValueError(f"{where}: seeds must be a number above 0 or a list of seeds, got {given!r}")
+
+
+def changed(runs: Iterable[Run], overrides: Mapping[str, Any]) -> list[Run]:
+    """Runs with other settings; a setting that only some methods take changes only those.
+
+    Args:
+        runs: the runs.
+        overrides: name -> value, as for `Run.changed`.
+
+    Returns:
+        The new runs, each once; an error if no run takes a setting.
+    """
+    found = list(runs)
+    for name, value in overrides.items():
+        takes = [run.takes(name) for run in found]
+        if found and not any(takes):
+            takes[0] = True  # which says why not
+        pairs = zip(found, takes, strict=True)
+        found = [run.changed({name: value}) if taken else run for run, taken in pairs]
+    return list({run.id: run for run in found}.values())
+
+
+def _only(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise ValueError(f"{where} has no {key!r}.{nearest(key, sorted(known))}")

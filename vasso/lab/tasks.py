@@ -1,0 +1,295 @@
+"""What is to be learnt? Data, a model, a loss and a budget: one frozen value.
+
+A user's own data, model or loss is named by `module:function`; see `Task`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from vasso.lab.data import NAMES as DATA
+from vasso.lab.data import Augmentation, Images, load, validation_split, wrong_labels
+from vasso.lab.models import MODELS, build
+from vasso.lab.settings import filled, name_of
+from vasso.parts import Range
+
+Criterion: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""The output of a model and the labels -> one loss for each sample."""
+
+LATER = {"iwslt14": "data", "transformer-iwslt": "model"}
+"""What studies name already, and what cannot be trained yet."""
+
+
+class NotThereYetError(NotImplementedError):
+    """A study names something that this version cannot train or measure yet."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data, model, loss and budget.
+
+    Args:
+        data: a name of `vasso.lab.data`, or `module:function`: `function(seed=)` gives `Images`.
+        model: a name of `vasso.lab.models`, or `module:function`:
+            `function(classes=, channels=, size=, seed=)` gives a module.
+        loss: "cross-entropy", or `module:function`: `function(output, y)` gives one loss for each
+            sample.
+        epochs: how often every training image is seen.
+        batch: images in a step.
+        steps: ends the run earlier, after so many steps.
+        drop_last: leaves out the last batch of an epoch if it is smaller.
+        size: reduces images to so many pixels a side.
+        train_size: training images, a sample of them in which every class keeps its share; None
+            for all that validation leaves.
+        validation: further images for validation; taken before labels are made wrong.
+        wrong: share of training labels that are made wrong.
+        wrong_kind: how; see `vasso.lab.data.wrong_labels`.
+        crop: pixels of zero padding of a random crop.
+        flip: mirrors images at random.
+        cutout: side of a square that is blanked.
+        cutout_probability: how often.
+        resized_crop: side of a random resized crop.
+        width: of the model; 1 is the published one.
+        label_smoothing: of cross-entropy.
+        precision: of the passes, as Fabric calls it.
+        reestimate: training images on which BatchNorm's statistics are estimated anew before a
+            test; 0 takes the running ones.
+        test_every: epochs from test to test; the last epoch and the best by validation so far are
+            always tested.
+
+    Example:
+        >>> Task.of({"data": "digits", "epochs": 3}).as_table()
+        {'epochs': 3}
+    """
+
+    data: str = "digits"
+    model: str = "mlp"
+    loss: str = "cross-entropy"
+    epochs: int = 20
+    batch: int = 128
+    steps: int | None = None
+    drop_last: bool = True
+    size: int | None = None
+    train_size: int | None = None
+    validation: int = 0
+    wrong: float = 0.0
+    wrong_kind: Literal["other", "all", "asymmetric"] = "other"
+    crop: int = 0
+    flip: bool = False
+    cutout: int = 0
+    cutout_probability: float = 1.0
+    resized_crop: int = 0
+    width: float = 1.0
+    label_smoothing: float = 0.0
+    precision: Literal["32-true", "bf16-mixed", "bf16-true", "64-true"] = "32-true"
+    reestimate: int = 0
+    test_every: int = 1
+
+    def __post_init__(self) -> None:
+        _known("data", self.data, DATA)
+        _known("model", self.model, MODELS)
+        _known("loss", self.loss, ("cross-entropy",))
+        for name in ("epochs", "batch", "test_every"):
+            Range(least=1).check(name, getattr(self, name))
+        for name in ("steps", "size", "train_size"):
+            Range(least=1).check(name, 1 if getattr(self, name) is None else getattr(self, name))
+        for name in ("validation", "reestimate"):
+            Range(least=0).check(name, getattr(self, name))
+        Range(above=0).check("width", self.width)
+        for name in ("wrong", "label_smoothing"):
+            Range(least=0, most=1).check(name, getattr(self, name))
+        if self.label_smoothing and self.loss != "cross-entropy":
+            raise ValueError(f"label_smoothing is of cross-entropy, not of {self.loss}")
+        _ = self.augmentation
+
+    @staticmethod
+    def of(table: Mapping[str, Any], where: str = "the task") -> Task:
+        """A task from a table.
+
+        Args:
+            table: setting -> value.
+            where: where the table comes from, for messages.
+
+        Returns:
+            The task.
+        """
+        table = dict(table)
+        for name, choices in (("data", DATA), ("model", MODELS)):
+            given = str(table.get(name, ""))
+            if given and ":" not in given and given not in LATER:
+                table[name] = name_of(f"{name}", given, choices)
+        return filled(Task, table, where)
+
+    def as_table(self) -> dict[str, Any]:
+        """What is not the default; the inverse of `of`.
+
+        Returns:
+            setting -> value.
+        """
+        pairs = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        return {name: value for name, value, default in pairs if value != default}
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """What is done to training images."""
+        names = (field.name for field in fields(Augmentation))
+        return Augmentation(**{name: getattr(self, name) for name in names})
+
+    @property
+    def criterion(self) -> Criterion:
+        """The loss of each sample."""
+        if self.loss != "cross-entropy":
+            found: Criterion = imported(self.loss)
+            return found
+        return partial(cross_entropy, reduction="none", label_smoothing=self.label_smoothing)
+
+    def prepare(self, seed: int, root: Path | None = None) -> Prepared:
+        """Loads the data, takes validation images out, then makes labels wrong.
+
+        Args:
+            seed: of the run: sub-sample, split and wrong labels are functions of it.
+            root: where data are.
+
+        Returns:
+            What training needs.
+        """
+        self.check_is_there()
+        images = self._images(seed, root)
+        train = torch.arange(len(images.train_y))
+        held: Tensor | None = None
+        if self.validation:
+            train, held = validation_split(images.train_y, self.validation, seed)
+        y = images.train_y[train]
+        if self.wrong:
+            y, realised = wrong_labels(
+                y, self.wrong, images.classes, kind=self.wrong_kind, seed=seed
+            )
+        else:
+            realised = 0.0
+        return Prepared(images, train, y, held, realised)
+
+    def _images(self, seed: int, root: Path | None) -> Images:
+        if ":" in self.data:
+            own = imported(self.data)(seed=seed)
+            if not isinstance(own, Images):
+                raise TypeError(f"{self.data} gave {type(own).__name__}, not vasso.lab.data.Images")
+            return own if self.train_size is None else own.subset(self._wanted(), seed)
+        whole = _loaded(self.data, root, self.size)
+        return whole if self.train_size is None else whole.subset(self._wanted(), seed)
+
+    def _wanted(self) -> int:
+        return (self.train_size or 0) + self.validation
+
+    def build_model(self, images: Images, seed: int) -> nn.Module:
+        """Makes the model for some images.
+
+        Args:
+            images: what it is for.
+            seed: of its initial weights.
+
+        Returns:
+            The model.
+        """
+        channels, size = images.train_x.shape[1], self.resized_crop or images.train_x.shape[2]
+        shape: dict[str, int] = {"classes": images.classes, "channels": channels, "size": size}
+        if ":" in self.model:
+            own: nn.Module = imported(self.model)(**shape, seed=seed)
+            return own
+        return build(self.model, width=self.width, seed=seed, **shape)
+
+    def check_is_there(self) -> None:
+        """Raises if this task can be named but not trained.
+
+        Raises:
+            NotThereYetError: it is so.
+        """
+        for name in (self.data, self.model):
+            if name in LATER:
+                raise NotThereYetError(
+                    f"the {LATER[name]} {name!r} is not there yet: studies that name it can be "
+                    "listed, not run"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A task's data, split.
+
+    Attributes:
+        images: all of it.
+        train: which of the training images are trained on.
+        y: their labels, wrong ones among them.
+        validation: which are held out, None if none are.
+        realised: the share of labels that is wrong.
+    """
+
+    images: Images
+    train: Tensor
+    y: Tensor
+    validation: Tensor | None
+    realised: float
+
+
+def imported(name: str) -> Any:
+    """A user's function, named by `module:function`; modules of the current directory are found.
+
+    Args:
+        name: such a name.
+
+    Returns:
+        The function.
+
+    Raises:
+        ValueError: there is none.
+
+    Example:
+        >>> imported("math:sqrt")(4.0)
+        2.0
+    """
+    module, _, function = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as trouble:
+        raise ValueError(f"{name}: {trouble}; looked in {Path.cwd()} and sys.path") from None
+    except AttributeError:
+        raise ValueError(f"{name}: the module {module} has no {function!r}") from None
+
+
+def prepare_data(tasks: Iterable[Task], root: Path | None) -> None:
+    """Reads all data that some tasks need, once: what is missing is missed before anything starts.
+
+    Downloads and reduced images are then there before several processes want them.
+
+    Args:
+        tasks: the tasks.
+        root: where data are.
+    """
+    for task in {(task.data, task.size): task for task in tasks}.values():
+        task.check_is_there()
+        if ":" in task.data:
+            imported(task.data)
+        else:
+            load(task.data, root=root, size=task.size)
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str, root: Path | None, size: int | None) -> Images:
+    """A worker trains many runs on the same data: it reads them once."""
+    return load(name, root=root, size=size)
+
+
+def _known(what: str, name: str, choices: Iterable[str]) -> None:
+    if ":" not in name and LATER.get(name) != what:
+        name_of(what, name, choices)

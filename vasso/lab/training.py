@@ -1,0 +1,420 @@
+"""What does a run consist of while it runs? Everything that a checkpoint has to hold.
+
+`train` in `train.py` is the loop in order; here is what its lines do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from vasso.lab.batches import Batches, Pass, Source, Tensors
+from vasso.lab.evaluate import Examples, reestimated, score
+from vasso.lab.runs import Run
+from vasso.lab.tasks import Prepared
+from vasso.randomness import mixed
+
+IN_MEMORY = 2 << 30
+"""Images of no more bytes than this are kept on the GPU."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run is carried out: nothing here changes what it is.
+
+    Args:
+        data: where data are; None for VASSO_DATA or the cache of the user.
+        accelerator: as Fabric calls it.
+        devices: how many; each is a process.
+        strategy: as Fabric calls it.
+        checkpoint_steps: steps from checkpoint to checkpoint; 0 for none within an epoch.
+        checkpoint_seconds: at most so long from checkpoint to checkpoint.
+    """
+
+    data: Path | None = None
+    accelerator: str = "auto"
+    devices: int = 1
+    strategy: str = "auto"
+    checkpoint_steps: int = 0
+    checkpoint_seconds: float = 60.0
+
+    def fabric(self, precision: Any) -> Fabric:
+        """The host.
+
+        Args:
+            precision: of the passes.
+
+        Returns:
+            Launched, if there are several processes.
+        """
+        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+        fabric = Fabric(
+            accelerator=self.accelerator,
+            devices=self.devices,
+            strategy=self.strategy,
+            precision=precision,
+        )
+        if self.devices > 1:
+            fabric.launch()
+        return fabric
+
+
+@dataclass
+class Sums:
+    """What has been added up: of this epoch, and of the whole run.
+
+    Attributes:
+        loss: sum of the losses of the epoch's steps, as the optimizer returned them.
+        steps: how many.
+        seconds: of the epoch's steps, tests and checkpoints not counted.
+        images: of the epoch.
+        run_seconds: of all steps of the run.
+        run_images: of the run.
+    """
+
+    loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    steps: int = 0
+    seconds: float = 0.0
+    images: int = 0
+    run_seconds: float = 0.0
+    run_images: int = 0
+
+    def add(self, loss: Tensor, images: int, seconds: float) -> None:
+        """Takes in a step; without asking the device for its number.
+
+        Args:
+            loss: what the step returned.
+            images: that it saw.
+            seconds: that it took.
+        """
+        self.loss = self.loss.to(loss.device) + loss.detach().double()
+        self.steps += 1
+        self.seconds += seconds
+        self.run_seconds += seconds
+        self.images += images
+        self.run_images += images
+
+    def next_epoch(self) -> None:
+        """Begins the sums of an epoch anew."""
+        self.loss, self.steps, self.seconds, self.images = torch.zeros_like(self.loss), 0, 0.0, 0
+
+
+class Training:
+    """A run under way.
+
+    Args:
+        run: what it is.
+        how: how it is carried out.
+        fabric: the host.
+
+    Attributes:
+        step: completed steps.
+        total: steps of the run.
+        per_epoch: steps of an epoch.
+        best: the best epoch so far by validation, None without.
+        last: the line of the last epoch.
+    """
+
+    def __init__(self, run: Run, how: How, fabric: Fabric) -> None:
+        self.run, self.how, self.fabric = run, how, fabric
+        prepared = run.task.prepare(run.seed, how.data)
+        self.realised = prepared.realised
+        self._set_up_model(prepared)
+        self._set_up_data(prepared)
+        task = run.task
+        self.per_epoch = self.batches.per_epoch
+        self.total = min(task.epochs * self.per_epoch, task.steps or task.epochs * self.per_epoch)
+        self.rate = run.method.rate(task.epochs * self.per_epoch, self.per_epoch)
+        self.source = Source(self.batches, self._closure_of)
+        self.optimizer: Any = run.method.build(self.model, self.total, run.seed, self.source)
+        self.average = self._average()
+        self.step = 0
+        self.best: dict[str, Any] | None = None
+        self.last: dict[str, Any] = {}
+        self.sums = Sums()
+
+    # -- setting up -------------------------------------------------------------------------------
+
+    def _set_up_model(self, prepared: Prepared) -> None:
+        task, images = self.run.task, prepared.images
+        torch.manual_seed(self.run.seed)
+        bare = task.build_model(images, self.run.seed)
+        self.convolves = any(isinstance(m, nn.Conv2d) for m in bare.modules())
+        if self.convolves and self.fabric.device.type == "cpu" and "bf16" in task.precision:
+            warn_of_slow_bf16()
+        if self.convolves:
+            bare = bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = self.fabric.setup_module(bare)
+        self.bare, self.dtype = bare, next(bare.parameters()).dtype
+        self.criterion = task.criterion
+        mean = partial(_mean, self.criterion)
+        samples = len(prepared.train)
+        self.own_loss = self.run.method.build_loss(bare, samples, images.classes, mean)
+        if self.own_loss is not None:
+            self.own_loss.to(self.fabric.device)
+
+    def _set_up_data(self, prepared: Prepared) -> None:
+        task, images, held = self.run.task, prepared.images, prepared.validation
+        x = self._near(images.train_x[prepared.train])
+        y = prepared.y.to(x.device)
+        self.batches = Batches(
+            x,
+            y,
+            task.augmentation,
+            images.mean,
+            images.std,
+            size=task.batch,
+            seed=self.run.seed,
+            drop_last=task.drop_last,
+            rank=self.fabric.global_rank,
+            world=self.fabric.world_size,
+            place=self._place,
+        )
+        about = images.mean, images.std, self._place
+        self.seen = Examples(x, y, *about).some(task.reestimate or len(y))
+        self.test = Examples(images.test_x, images.test_y, *about)
+        self.validation: Examples | None = None
+        if held is not None:
+            self.validation = Examples(images.train_x[held], images.train_y[held], *about)
+
+    def _near(self, x: Tensor) -> Tensor:
+        """Small data sets live on the GPU."""
+        small = x.numel() * x.element_size() <= IN_MEMORY
+        return x.to(self.fabric.device) if small else x
+
+    def _place(self, x: Tensor) -> Tensor:
+        x = x.to(self.fabric.device, self.dtype, non_blocking=True)
+        return x.contiguous(memory_format=torch.channels_last) if self.convolves else x
+
+    def _average(self) -> AveragedModel | None:
+        """The averaged model (SWA), if the method asks for one."""
+        method = self.run.method
+        self.average_from = method.average_from
+        if self.average_from is None and method.kind == "averager":
+            self.average_from = 0.75
+        return None if self.average_from is None else AveragedModel(self.bare)
+
+    # -- a step -----------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next step, from 0."""
+        return self.step // self.per_epoch
+
+    @property
+    def is_at_end_of_epoch(self) -> bool:
+        """Whether an epoch, or the run, has just been completed."""
+        return self.step % self.per_epoch == 0 or self.step == self.total
+
+    def take_step(self) -> None:
+        """One step of the run: its batch, its learning rate, its random numbers."""
+        started = time.perf_counter()
+        torch.manual_seed(mixed(self.run.seed, self.step, self.fabric.global_rank))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(self.step)
+        self.source.begin(self.step)
+        batch = self._closure_of(self.batches.at(self.step))
+        share = self.run.method.other_batch
+        if share:
+            other = self._closure_of(self.batches.other(self.step, share))
+            loss = self.optimizer.step(batch, ascent_closure=other)
+        else:
+            loss = self.optimizer.step(batch)
+        if hasattr(self.own_loss, "update"):
+            self.own_loss.update()
+        self.step += 1
+        self.sums.add(loss, len(batch), time.perf_counter() - started)
+
+    def _closure_of(self, tensors: Tensors) -> Pass:
+        mean = self._own_mean if self.own_loss is not None else None
+        return Pass(
+            self._losses, self.optimizer.zero_grad, self.fabric.backward, tensors, mean_of=mean
+        )
+
+    def _losses(self, x: Tensor, y: Tensor, index: Tensor) -> Tensor:
+        return self.criterion(self.model(x), y)
+
+    def _own_mean(self, x: Tensor, y: Tensor, index: Tensor) -> Tensor:
+        """SAF asks which samples these are, MESA what the model was given."""
+        about = index if self.run.method.name == "SAF" else x
+        loss: Tensor = self.own_loss(self.model(x), y, about, epoch=self.epoch)
+        return loss
+
+    # -- the end of an epoch ----------------------------------------------------------------------
+
+    @property
+    def cost(self) -> float:
+        """Gradient evaluations so far."""
+        return float(getattr(self.optimizer, "cost", self.step))
+
+    def end_epoch(self) -> dict[str, Any]:
+        """Averages, tests, and tells how the epoch went.
+
+        Returns:
+            A line for the metrics.
+        """
+        done = self.step // self.per_epoch
+        last = self.step >= self.total
+        if self.average is not None and self.step >= (self.average_from or 0) * self.total:
+            self.average.update_parameters(self.bare)
+        line = {
+            "kind": "epoch",
+            "step": self.step,
+            "epoch": done,
+            "lr": self.rate(self.step - 1),
+            "train_loss": float(self.sums.loss) / max(self.sums.steps, 1),
+            "cost": self.cost,
+            "skipped": getattr(self.optimizer, "skipped", 0),
+            "seconds": round(self.sums.seconds, 3),
+            "images_per_second": round(self.sums.images / max(self.sums.seconds, 1e-9), 1),
+        }
+        line |= self._scores(last or done % self.run.task.test_every == 0)
+        self.sums.next_epoch()
+        self.last = line
+        return line
+
+    def _scores(self, due: bool) -> dict[str, Any]:
+        """Accuracy on validation images; on test images where due or where that is the best yet."""
+        found: dict[str, Any] = {}
+        if self.validation is None and not due:
+            return found
+        with self._as_tested(found) as model:
+            better = False
+            if self.validation is not None:
+                found |= self._score(model, "validation", self.validation)
+                now = found["validation_accuracy"]
+                better = self.best is None or now > self.best["validation_accuracy"]
+            if due or better:
+                found |= self._score(model, "test", self.test)
+        if better:
+            self.best = {"epoch": self.step // self.per_epoch, "step": self.step, **found}
+        return found
+
+    @contextmanager
+    def _as_tested(self, found: dict[str, Any]) -> Iterator[nn.Module]:
+        """The model, or the average if there is one, with the statistics that tests use."""
+        averaged = self.average is not None and int(self.average.n_averaged) > 0
+        model: nn.Module = self.bare
+        if averaged and self.average is not None:
+            model, found["averaged"] = self.average, True
+        anew = self.seen if self.run.task.reestimate or averaged else None
+        with self.fabric.autocast(), torch.no_grad(), reestimated(model, anew):
+            yield model
+
+    def _score(self, model: nn.Module, name: str, examples: Examples) -> dict[str, float]:
+        """Mean loss, and accuracy in %."""
+        loss, right, count = self._scored(model, examples)
+        return {f"{name}_loss": loss / count, f"{name}_accuracy": 100 * right / count}
+
+    def _scored(self, model: nn.Module, examples: Examples) -> list[float]:
+        ranks = self.fabric.global_rank, self.fabric.world_size
+        sums = score(model, examples, self.criterion, *ranks)
+        if self.fabric.world_size > 1:
+            added: Any = self.fabric.all_reduce(sums.to(self.fabric.device), reduce_op="sum")
+            sums = added.cpu()
+        return list(map(float, sums))
+
+    def result(self) -> dict[str, Any]:
+        """How the run has ended.
+
+        Returns:
+            Last epoch, best epoch by validation, cost, speed.
+        """
+        sums = self.sums
+        return {
+            "last": _outcome(self.last),
+            "best": self.best,
+            "cost": self.cost,
+            "skipped": self.last["skipped"],
+            "steps": self.step,
+            "seconds": round(sums.run_seconds, 3),
+            "images_per_second": round(sums.run_images / max(sums.run_seconds, 1e-9), 1),
+            "wrong_labels": self.realised,
+            "parameters": sum(p.numel() for p in self.bare.parameters()),
+        }
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on as if nothing had happened.
+
+        Returns:
+            Tensors and plain values.
+        """
+        return {
+            "run": self.run.id,
+            "step": self.step,
+            "model": self.bare.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "own_loss": None if self.own_loss is None else self.own_loss.state_dict(),
+            "best": self.best,
+            "last": self.last,
+            "sums": vars(self.sums).copy(),
+        }
+
+    def weights(self) -> dict[str, Any]:
+        """What is kept of a finished run: weights, and their average with statistics of its own.
+
+        Returns:
+            Tensors.
+        """
+        found: dict[str, Any] = {"run": self.run.id, "model": self.bare.state_dict()}
+        if self.average is not None:
+            with self._as_tested({}), torch.no_grad():
+                state = self.average.module.state_dict()
+                found["average"] = {name: value.clone() for name, value in state.items()}
+        return found
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Goes on from a checkpoint.
+
+        Args:
+            state: what `state` gave, perhaps in another process.
+
+        Raises:
+            ValueError: it is that of another run.
+        """
+        if state["run"] != self.run.id:
+            raise ValueError(f"the checkpoint is of {state['run']}, this run is {self.run.id}")
+        self.step, self.best, self.last = state["step"], state["best"], state["last"]
+        self.sums = Sums(**state["sums"])
+        self.bare.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        if self.own_loss is not None:
+            self.own_loss.load_state_dict(state["own_loss"])
+
+
+def warn_of_slow_bf16() -> None:
+    """Warns where a processor has no convolutions in bfloat16."""
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        warnings.warn(
+            "this processor has no bfloat16 convolutions, torch's own are some twenty times "
+            'slower: use precision="32-true"',
+            stacklevel=2,
+        )
+
+
+def _mean(criterion: Any, logits: Tensor, y: Tensor) -> Tensor:
+    found: Tensor = criterion(logits, y).mean()
+    return found
+
+
+def _outcome(line: dict[str, Any]) -> dict[str, Any]:
+    """What of an epoch belongs to the result."""
+    names = ("epoch", "step", "train_loss", "validation_loss", "validation_accuracy")
+    return {name: line[name] for name in (*names, "test_loss", "test_accuracy") if name in line}
