@@ -29,3 +29,7 @@ def test_the_code_of_a_page_runs(
     assert blocks(path)
     for line, code in blocks(path):
         exec(compile("\n" * line + code, str(path), "exec"), namespace)
+
+
+def test_there_are_pages() -> None:
+    assert PAGES

@@ -34,6 +34,12 @@ def moody_net(dtype: torch.dtype = torch.float32) -> nn.Module:
     return nn.Sequential(*layers).to(dtype)
 
 
+def normed_net(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A net whose passes move statistics and draw nothing."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
+
+
 def loader(dtype: torch.dtype = torch.float32, size: int = SIZE) -> DataLoader[Any]:
     """Seven batches; a generator of its own, since a loader draws a number at each epoch."""
     drawn = torch.Generator().manual_seed(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,9 +38,10 @@ from tests.hosts.problem import (
     loader,
     moody_net,
     net,
+    normed_net,
     vasso,
 )
-from vasso import MSAM, SSSAM, LookSAM, SharpnessAware, VaSSO
+from vasso import MSAM, S2SAM, SSSAM, LookSAM, SharpnessAware, VaSSO
 from vasso.integrations.lightning import SharpnessAwareCallback
 
 pytestmark = HOSTS_OWN_WARNINGS
@@ -173,6 +175,44 @@ def test_bf16(accumulate: int) -> None:
 def test_schedulers(schedule: Callable[..., Any]) -> None:
     _, opt = assert_as_by_hand(ByHand(schedule=schedule, accumulate=2))
     assert opt.param_groups[0]["lr"] != 0.2
+
+
+# -- float16 --------------------------------------------------------------------------------------
+
+
+def half(scale: float = 2.0**10, **settings: Any) -> ByHand:
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
+    return ByHand(autocast=torch.float16, scaler=scaler, **settings)
+
+
+def assert_half_as_by_hand(hand: ByHand) -> SharpnessAware:
+    host, opt = assert_as_by_hand(hand, model=moody_net)
+    assert host.precision_plugin.scaler.state_dict() == hand.scaler.state_dict()
+    return opt
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_fp16(accumulate: int, clip: float | None) -> None:
+    opt = assert_half_as_by_hand(half(accumulate=accumulate, clip=clip))
+    assert opt.skipped == 0
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("above", [False, True], ids=["at w", "above"])
+def test_fp16_overflow(above: bool, accumulate: int) -> None:
+    def trouble(step: int, now_above: bool) -> float:
+        return 1e30 if step % 4 == 2 and now_above == above else 1.0
+
+    hand = half(accumulate=accumulate, clip=0.05, trouble=lambda n, up: trouble(n % 7, up))
+    hand.epochs = 1
+    opt = assert_half_as_by_hand(hand)
+    assert opt.skipped > 0
+
+
+def test_fp16_overflow_until_the_scale_has_come_down() -> None:
+    opt = assert_half_as_by_hand(half(2.0**28))
+    assert opt.skipped > 2
 
 
 # -- what is logged -------------------------------------------------------------------------------
@@ -336,7 +376,10 @@ def test_a_batch_changed_in_place_inside_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("method", "most"),
-    [(partial(LookSAM, k=3), 5), (partial(SSSAM, p=0.4), 13)],
+    [
+        (partial(LookSAM, k=3), 5),
+        (partial(SSSAM, p=0.4), 13),
+    ],
     ids=["LookSAM", "SSSAM"],
 )
 def test_a_step_that_does_not_climb_costs_one_pass(method: Any, most: int) -> None:
@@ -357,19 +400,54 @@ def momentum_sam(model: nn.Module) -> SharpnessAware:
     return MSAM(SGD(model.parameters(), lr=0.2, momentum=0.9), rho=0.3, model=model)
 
 
+def last_gradient_sam(model: nn.Module) -> SharpnessAware:
+    return S2SAM(SGD(model.parameters(), lr=0.2, momentum=0.9), rho=0.3, model=model)
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Without statistics; of these only the counts of batches."""
+    return {name: t for name, t in model.state_dict().items() if "running" not in name}
+
+
+@pytest.mark.parametrize("make", [momentum_sam, last_gradient_sam], ids=["MSAM", "S2SAM"])
 @pytest.mark.parametrize("accumulate", [1, 2, 5])
-def test_a_method_without_a_gradient_at_w(accumulate: int) -> None:
+def test_a_method_without_a_gradient_at_w(accumulate: int, make: Make) -> None:
+    ours, theirs = Module(normed_net(), make), normed_net()
+    fit(ours, trainer(accumulate_grad_batches=accumulate))
+    hand, opt = ByHand(accumulate=accumulate), make(theirs)
+    for window in hand.windows(list(loader())):
+        with opt.ascended():
+            hand.passes(theirs, window, 1.0)
+        opt.step()
+    torch.testing.assert_close(weights_of(ours.model), weights_of(theirs), rtol=0, atol=0)
+    if accumulate == 1:
+        assert_same_weights(ours.model, theirs)
+        assert len(ours.seen) == 2 * BATCHES
+
+
+def test_clipping_without_a_gradient_at_w() -> None:
     ours, theirs = Module(net(), momentum_sam), net()
-    fit(ours, trainer(accumulate_grad_batches=accumulate, gradient_clip_val=0.05))
-    hand, opt = ByHand(accumulate=accumulate), momentum_sam(theirs)
+    fit(ours, trainer(gradient_clip_val=0.05, accumulate_grad_batches=2))
+    hand, opt = ByHand(accumulate=2), momentum_sam(theirs)
     for window in hand.windows(list(loader())):
         with opt.ascended():
             hand.passes(theirs, window, 1.0)
         nn.utils.clip_grad_norm_(theirs.parameters(), 0.05)
         opt.step()
     assert_same_weights(ours.model, theirs)
-    if accumulate == 1:
-        assert all(above for above, _ in ours.seen[1:])
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_fp16_without_a_gradient_at_w(accumulate: int) -> None:
+    hand, theirs = half(accumulate=accumulate), normed_net()
+    ours, opt = Module(normed_net(), momentum_sam, hand), momentum_sam(theirs)
+    fit(ours, trainer(**settings_of(hand)))
+    for window in hand.windows(list(loader())):
+        with opt.ascended(scaler=hand.scaler):
+            hand.passes(theirs, window, 1.0)
+        hand.scaler.step(opt)
+        hand.scaler.update()
+    torch.testing.assert_close(weights_of(ours.model), weights_of(theirs), rtol=0, atol=0)
 
 
 # -- resuming -------------------------------------------------------------------------------------
@@ -529,3 +607,57 @@ def test_two_ranks_are_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     two = torch.load(tmp_path / "2.pt", weights_only=True)
     torch.testing.assert_close(lightning_ranks.train(1), two, rtol=0, atol=1e-12)
+
+
+# -- without the callback -------------------------------------------------------------------------
+
+
+def weights_without(hand: ByHand, make: Make = vasso) -> tuple[Tensor, Tensor]:
+    """The first layer after training without the callback, and by hand."""
+    ours, theirs = Module(net(), make, hand), net()
+    fit(ours, trainer(callback=False, **settings_of(hand)))
+    hand.train(theirs, make(theirs), list(loader()))
+    return ours.model[0].weight, theirs[0].weight
+
+
+def test_without_the_callback_a_plain_trainer_is_right_but_logs_above() -> None:
+    module, theirs = Module(net(), vasso), net()
+    host = trainer(callback=False, max_epochs=1)
+    fit(module, host)
+    hand = ByHand(epochs=1)
+    hand.train(theirs, vasso(theirs), list(loader()))
+    assert_same_weights(module.model, theirs)
+    assert host.callback_metrics["loss_step"].item() != pytest.approx(hand.losses[-1], rel=1e-3)
+
+
+@pytest.mark.parametrize("hand", [ByHand(accumulate=2), ByHand(clip=0.05)], ids=["window", "clip"])
+def test_without_the_callback_windows_and_clipping_are_wrong(hand: ByHand) -> None:
+    """If this fails Lightning has changed, and the page in docs/how-to should too."""
+    ours, theirs = weights_without(hand)
+    assert (ours - theirs).norm() > 1e-3 * theirs.norm()  # rounding is 1e-7
+
+
+def test_without_the_callback_fp16_is_a_plain_step_and_says_so() -> None:
+    hand = half(epochs=20)
+    module = Module(net(), vasso, hand)
+    with pytest.warns(UserWarning, match="plain steps of SGD and not one climb"):
+        fit(module, trainer(callback=False, **settings_of(hand)))
+    assert not any(above for above, _ in module.seen)
+
+
+def test_a_window_that_the_end_of_an_epoch_has_cut_off_is_forgotten() -> None:
+    class Stops(Module):
+        """Ends its epochs in the middle of a window, as Lightning lets it."""
+
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+            return -1 if batch_idx == 3 else None
+
+    module, theirs = Stops(net(), vasso), net()
+    fit(module, trainer(accumulate_grad_batches=2))
+    ByHand(accumulate=2).train(theirs, vasso(theirs), list(loader())[:2])
+    assert_same_weights(module.model, theirs)
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lightning_trainer.py"))
+    assert "40 steps, 80 gradients" in capsys.readouterr().out

@@ -78,12 +78,12 @@ class SharpnessAwareCallback(Callback):
             trainer: about to train.
             pl_module: what is trained.
         """
-        self._recorder = Recorder(trainer.strategy)
+        self._recorder = Recorder(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Forgets the last window where Lightning is about to clear its gradients.
+        """Forgets the last window where Lightning is about to clear its gradients; listens again.
 
         Args:
             trainer: about to take a batch.
@@ -91,8 +91,10 @@ class SharpnessAwareCallback(Callback):
             batch: not looked at; a hook of the module may still change it.
             batch_idx: its number in the epoch.
         """
-        if self._recorder is not None and batch_idx % trainer.accumulate_grad_batches == 0:
-            self._recorder.window.clear()
+        if self._recorder is not None:
+            self._recorder.heard = False
+            if batch_idx % trainer.accumulate_grad_batches == 0:
+                self._recorder.window.clear()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ceases to remember batches.
@@ -134,13 +136,19 @@ class SharpnessAwareCallback(Callback):
         """
         assert isinstance(optimizer, SharpnessAware)
         assert self._recorder is not None
+        scaler, left_out = scaler_of(trainer), self._recorder.left_out
         window = self._recorder.take()
+        if not window or (left_out and scaler):  # Lightning takes no step either
+            return
         if optimizer.perturbed:  # no gradient at w is wanted: the last batch was already seen above
             self._add_earlier(trainer, optimizer, window[:-1])
             return
-        scaler = scaler_of(trainer)
         scaling: dict[str, Any] = {} if scaler is None else {"scaler": scaler, "unscaled": True}
-        with optimizer.ascended(**scaling) as up:
+        in_vain = not optimizer.wants_clean  # yet its pass at w has moved the statistics
+        with (
+            optimizer.ascended(**scaling) as up,
+            optimizer.statistics.held() if in_vain else nullcontext(),
+        ):
             if up:
                 replay(trainer, optimizer, window)
 
@@ -153,7 +161,8 @@ class SharpnessAwareCallback(Callback):
         params = [p for group in optimizer.param_groups for p in group["params"]]
         last = [p.grad for p in params]
         optimizer.zero_grad()
-        replay(trainer, optimizer, earlier)
+        with optimizer.statistics.held():  # their passes at w have moved them
+            replay(trainer, optimizer, earlier)
         for p, gradient in zip(params, last, strict=True):
             if p.grad is not None and gradient is not None:
                 p.grad += gradient
@@ -220,22 +229,28 @@ class Recorder:
     `training_step` itself.
 
     Attributes:
-        strategy: whose `training_step` is watched.
+        trainer: the `training_step` of whose strategy is watched.
         window: the calls that gave a loss.
+        heard: whether the batch has been seen before: another pass over it is off the record.
+        left_out: whether the last call gave none, by which a module leaves a batch out.
     """
 
-    strategy: Strategy
+    trainer: Trainer
     window: list[Recorded] = field(default_factory=list)
+    heard: bool = False
+    left_out: bool = False
 
     def __post_init__(self) -> None:
-        self._original = self.strategy.training_step
-        self.strategy.training_step = self._watched  # type: ignore[method-assign]
+        self._original = self.trainer.strategy.training_step
+        self.trainer.strategy.training_step = self._watched  # type: ignore[method-assign]
 
     def _watched(self, *arguments: Any) -> Any:
         kept = tuple(copied(argument) for argument in arguments)
         call = Recorded(self._original, kept, versions_of(kept))
-        output = self._original(*arguments)
-        if output is not None:  # a module may leave a batch out
+        with off_the_record(self.trainer) if self.heard else nullcontext():
+            output = self._original(*arguments)
+        self.heard, self.left_out = True, output is None
+        if not self.left_out:
             self.window.append(call)
         return output
 
@@ -251,7 +266,7 @@ class Recorder:
     def remove(self) -> None:
         """Steps aside."""
         self.window.clear()
-        del self.strategy.training_step  # that of the class is seen again
+        del self.trainer.strategy.training_step  # that of the class is seen again
 
 
 def copied(batch: Any) -> Any:
