@@ -39,7 +39,7 @@ def test_every_entry_becomes_one_of_its_neighbours_and_the_mean_is_right(
     low, high = neighbours(x, dtype)
     draws = torch.stack([rounded(x, dtype, seed).float() for seed in range(400)])
     assert ((draws == low) | (draws == high)).all()
-    # a mean of 400 coins has a deviation of at most (high - low) / 40; five of them for 1000 entries
+    # a mean of 400 coins has a deviation of at most (high - low) / 40; five of them allow for 1000
     assert ((draws.mean(0) - x).abs() <= 5 * (high - low) / 40).all()
 
 

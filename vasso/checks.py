@@ -298,6 +298,51 @@ def divisible(plan: Plan, geometry: Geometry) -> None:
         raise ValueError(f"{geometry} keeps a mask, which has no mean over the shares of {plan}")
 
 
+def local(
+    direction: Direction, geometry: Geometry, descent: Descent, policy: Policy, plan: Plan
+) -> None:
+    """Raises where ranks with adversaries of their own would drift apart.
+
+    Args:
+        direction: which way is up?
+        geometry: how far is rho?
+        descent: which gradient goes down?
+        policy: do we climb this step?
+        plan: which data where?
+
+    Raises:
+        ValueError: a part sees the gradient of one rank and decides something for all.
+    """
+    for part, why in (
+        (descent, descent.needs_clean or descent.needs_path),
+        (policy, policy.needs_clean),
+        (plan, plan.needs_batch),
+        (geometry, geometry.keeps_mask or geometry.asks_more),
+        (direction, direction.asks_more),
+    ):
+        if why:
+            raise ValueError(
+                f'{part} cannot be used with sync="local": the gradient at w is that of one rank, '
+                'and ranks would drift apart. Use sync="global".'
+            )
+
+
+def local_loop(local: bool, unscaled: bool, accumulate: bool) -> None:
+    """Raises for what `ascended` cannot do with adversaries of single ranks.
+
+    Args:
+        local: whether adversaries are those of single ranks.
+        unscaled: whether a host has unscaled gradients.
+        accumulate: whether each micro-batch has an adversary.
+
+    Raises:
+        ValueError: it was asked for.
+    """
+    if local and (unscaled or accumulate):
+        name = "unscaled=True" if unscaled else "accumulate=True"
+        raise ValueError(f'{name} cannot be used with sync="local": use sync="global"')
+
+
 def no_theta(theta: object, method: str, direction: object) -> None:
     """Raises if variance suppression is asked of a method whose slope is not the batch gradient.
 

@@ -23,6 +23,7 @@ from vasso.geometries import Geometry
 from vasso.here import Climb, Gradient, Here, Limit, Memory, Restore
 from vasso.plans import Data, Plan, Share, Source
 from vasso.policies import Policy
+from vasso.ranks import Ranks
 from vasso.records import StepSummary
 from vasso.settings import COST, SKIPPED, STEP
 from vasso.underway import NonFiniteError, Traveller
@@ -44,6 +45,7 @@ class Footwork(Traveller):
     source: Source | None
     model: nn.Module | None
     statistics: Statistics
+    ranks: Ranks
     same_rng: bool
     restore: Restore
     nonfinite: Literal["skip", "raise", "ignore"]
@@ -206,7 +208,9 @@ class Footwork(Traveller):
         def ball(d: Vector, up: Here) -> tuple[Vector, Tensor]:
             return self.geometry(d, Memory(memory.kept, memory.numbers, up.w), up)
 
-        self._now.climb = Climb(here, ball, self.restore, self._now.attic)
+        self._now.climb = Climb(
+            here, ball, self.restore, self._now.attic, self.ranks.forget_weights
+        )
         return self._now.climb
 
     def _way(self, j: int) -> tuple[float, float, Limit]:
@@ -328,6 +332,25 @@ class Footwork(Traveller):
         dense = [x if x.layout == torch.strided else x.coalesce().values() for x in found]
         return [torch.view_as_real(x) if x.is_complex() else x for x in dense]
 
+    def _average_gradients(self) -> None:
+        """Of local adversaries that stayed at home: their gradients are of one rank each."""
+        if self.ranks.local:
+            params = [p for p in self._params() if p.requires_grad]
+            means = self.ranks.average([p.grad for p in params], params, lambda p: p.dtype)
+            for p, mean in zip(params, means, strict=True):
+                p.grad = mean
+
+    def _average_memory(self, memory: Memory) -> None:
+        """After a climb of local adversaries: the slope of all ranks is the mean of theirs."""
+        if not self.ranks.local or not self._now.summary.climbed:
+            return
+        rows = [(p, name) for p, names in self._kept().items() for name in names]
+        vectors = [memory.kept.get(p, {}).get(name) for p, name in rows]
+        means = self.ranks.average(vectors, [p for p, _ in rows], _at_least_float32)
+        for (p, name), mean in zip(rows, means, strict=True):
+            if mean is not None:
+                memory.kept.setdefault(p, {})[name] = mean
+
     def _put_aside(self) -> None:
         """Clears the gradients, keeping them at hand in case that nothing takes their place."""
         self._now.aside = [(p, p.grad) for p in self._params()]
@@ -340,6 +363,10 @@ class Footwork(Traveller):
     def _come_home(self) -> None:
         if self._now.climb is not None:
             self._now.climb.come_home()
+
+
+def _at_least_float32(p: Tensor) -> torch.dtype:
+    return torch.promote_types(p.dtype, torch.float32)
 
 
 def cost_of(data: Any, batch_size: int | None) -> float:

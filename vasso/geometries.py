@@ -22,7 +22,7 @@ from torch import Tensor
 from vasso import checks
 from vasso.here import Here, Memory
 from vasso.parts import Part, Range
-from vasso.vectors import Vector, as_dtypes, wide
+from vasso.vectors import Vector, as_dtypes, norm, peak, spread_like, whole, wide
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Linf(Geometry):
         return list(torch._foreach_sign(d)), _one(d)
 
     def length(self, v: Vector, here: Here) -> Tensor:
-        return torch.stack([x.abs().max() for x in v if x.numel()]).max()
+        return torch.stack([peak(x) for x in v if x.numel()]).max()
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class LayerRelative(Geometry):
         return push, _one(d)
 
     def length(self, v: Vector, here: Here) -> Tensor:
-        lengths = [(torch.linalg.vector_norm(v[i]), here.x[i].norm()) for i in _layers(here)]
+        lengths = [(norm([v[i]]), norm([here.x[i]])) for i in _layers(here)]
         ratios = [length / or_infinite(size) for length, size in lengths]
         return torch.stack(ratios).max() if ratios else _one(v)
 
@@ -450,7 +450,7 @@ class DynamicMask(KeptMask):
         share = self.drop
         if self.total is not None:
             share *= (1 + math.cos(math.pi * min(here.step / self.total, 1.0))) / 2
-        live = sum(int(x.sum()) for x in old)
+        live = sum(int(whole(x.sum())) for x in old)
         dead = sum(x.numel() for x in old) - live
         stay = live - min(round(share * live), dead)
         alive = [x > 0 for x in old]
@@ -485,13 +485,13 @@ def _top(scores: Vector, share: float) -> Vector:
 
 def _largest(scores: Vector, allowed: Vector, count: int) -> Vector:
     """True at the `count` largest scores among the allowed places, all tensors together."""
-    flat = torch.cat([x.flatten() for x in scores])
-    open_ = torch.cat([x.flatten() for x in allowed])
+    flat = torch.cat([whole(x).flatten() for x in scores])
+    open_ = torch.cat([whole(x).flatten() for x in allowed])
     chosen = torch.zeros_like(open_)
     ranked = torch.where(open_, flat, -math.inf)
     chosen[ranked.topk(min(count, int(open_.sum()))).indices] = True
     pieces = torch.split(chosen, [x.numel() for x in scores])
-    return [piece.reshape(x.shape) for piece, x in zip(pieces, scores, strict=True)]
+    return [spread_like(p.reshape(x.shape), x) for p, x in zip(pieces, scores, strict=True)]
 
 
 def is_weight(tensor: Tensor, name: str | None) -> bool:

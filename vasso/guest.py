@@ -27,6 +27,7 @@ from vasso.checkpoints import PREFIX, Form, StateView, form_of, on_devices, spli
 from vasso.here import Memories
 from vasso.parts import Part, Schedule, Setting
 from vasso.settings import COST, SKIPPED, STEP, Declared, Group, current, declare, kept_by
+from vasso.vectors import copy_
 
 FORMAT = 1
 METHOD, VERSION = f"{PREFIX}method", f"{PREFIX}format"
@@ -213,7 +214,7 @@ class Guest(Optimizer):
         finally:
             self.base.state.clear()
             self.base.state.update(state)
-            torch._foreach_copy_(params, weights)
+            copy_(params, weights)
             for group, before in zip(self.base.param_groups, groups, strict=True):
                 group.clear()
                 group.update(before)

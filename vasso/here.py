@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vasso.parts import Part
 from vasso.randomness import mixed
-from vasso.vectors import Vector, add_scaled_, is_safe, lerp_, measured, norm
+from vasso.vectors import Vector, add_scaled_, copy_, is_safe, lerp_, measured, norm, spread_like
 
 Restore: TypeAlias = Literal["copy", "recompute"]
 Memories: TypeAlias = dict[Tensor, dict[str, Tensor]]
@@ -161,15 +161,7 @@ class Here:
         Returns:
             One tensor for each of w, in float32 or more.
         """
-        return [
-            torch.randn(
-                p.shape,
-                generator=torch.Generator(p.device).manual_seed(mixed(seed, self.step, i)),
-                device=p.device,
-                dtype=torch.promote_types(p.dtype, torch.float32),
-            )
-            for i, p in enumerate(self.w)
-        ]
+        return self._draw(seed, torch.randn)
 
     def uniform(self, seed: int) -> Vector:
         """Like `noise`, with numbers evenly spread over [0, 1).
@@ -180,15 +172,16 @@ class Here:
         Returns:
             One tensor for each of w, in float32 or more.
         """
-        return [
-            torch.rand(
-                p.shape,
-                generator=torch.Generator(p.device).manual_seed(mixed(seed, self.step, i)),
-                device=p.device,
-                dtype=torch.promote_types(p.dtype, torch.float32),
-            )
-            for i, p in enumerate(self.w)
-        ]
+        return self._draw(seed, torch.rand)
+
+    def _draw(self, seed: int, draw: Callable[..., Tensor]) -> Vector:
+        drawn = []
+        for i, p in enumerate(self.w):
+            luck = torch.Generator(p.device).manual_seed(mixed(seed, self.step, i))
+            dtype = torch.promote_types(p.dtype, torch.float32)
+            x = draw(p.shape, generator=luck, device=p.device, dtype=dtype)
+            drawn.append(spread_like(x, p))
+        return drawn
 
     def coin(self, seed: int) -> float:
         """A number in [0, 1) that is a function of seed and step alone.
@@ -256,7 +249,7 @@ class Memory:
                 room.append(old)
                 full.append(new)
         if room:
-            torch._foreach_copy_(room, full)
+            copy_(room, full)
 
     def copy(self) -> Memory:
         """The same, to be tried out."""
@@ -345,6 +338,7 @@ class Climb:
         restore: how to return.
         attic: where copies of x_t are kept from climb to climb; making room anew at each step
             would cost more than the copying.
+        moved: called whenever the weights have moved: what has cached them must forget.
 
     Example:
         >>> w = [torch.tensor([1.0, 1.0])]
@@ -363,11 +357,13 @@ class Climb:
         ball: Ball,
         restore: Restore,
         attic: dict[Tensor, Tensor] | None = None,
+        moved: Callable[[], None] = torch.clear_autocast_cache,
     ) -> None:
         self.here = here
         self.ball = ball
         self.restore = restore
         self.attic = {} if attic is None else attic
+        self.moved = moved
         self.away = False
         self._w: Vector = []
         self._home: Vector = []
@@ -399,19 +395,19 @@ class Climb:
         add_scaled_(up.w, push, length, radii, self._luck())
         if limit is not None and not first:  # the first point is inside
             self._stay_inside(up, limit)
-        torch.clear_autocast_cache()  # else the next pass would see w through cached copies
+        self.moved()
 
     def _leave_home(self, up: Here, push: Vector, length: Tensor, radii: list[float]) -> None:
         self._w = up.w
         if self.restore == "copy":
             self._home = [self._room_for(w, w) for w in up.w]
-            torch._foreach_copy_(self._home, up.w)
+            copy_(self._home, up.w)
             homes = {id(w): home for w, home in zip(up.w, self._home, strict=True)}
             self.here.x = [homes.get(id(w), w) for w in self.here.w]
         else:
             if push is self.here.g:  # a gradient may be written to by who made it
                 push = [self._room_for(x, w) for x, w in zip(push, up.w, strict=True)]
-                torch._foreach_copy_(push, self.here.g)
+                copy_(push, self.here.g)
             self._way = (push, length, radii)
         self._version = up.w[0]._version
         self.away = True
@@ -424,14 +420,14 @@ class Climb:
         """
         self._w, self._home = self.here.w, [w.detach().clone() for w in self.here.w]
         self.away = True
-        torch._foreach_copy_(self._w, at)
-        torch.clear_autocast_cache()
+        copy_(self._w, at)
+        self.moved()
 
     def _stay_inside(self, up: Here, limit: Callable[[Vector, Here], Tensor]) -> None:
         epsilon = list(torch._foreach_sub(up.w, self._home))
         relative = torch._foreach_div(epsilon, up.rho)
         excess = limit(list(relative), up).clamp(min=1.0)
-        torch._foreach_copy_(up.w, self._home)
+        copy_(up.w, self._home)
         add_scaled_(up.w, epsilon, excess, [1.0] * len(epsilon), self._luck())
 
     def _luck(self) -> int:
@@ -462,14 +458,14 @@ class Climb:
         if not self.away:
             return
         if self._way is None:
-            torch._foreach_copy_(self._w, self._home)
+            copy_(self._w, self._home)
         elif self._w[0]._version == self._version + 1:  # added, and not subtracted yet
             push, length, radii = self._way
             add_scaled_(self._w, push, length, [-radius for radius in radii])
         self.away = False
         self.here.x = self.here.w
         self._w, self._home, self._way = [], [], None
-        torch.clear_autocast_cache()
+        self.moved()
 
     def __exit__(
         self,

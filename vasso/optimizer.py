@@ -34,6 +34,7 @@ from vasso.here import Gradient, Here, MeanOfShares, Memory, Restore
 from vasso.parts import Setting
 from vasso.plans import Batch, Chunks, Data, Plan, Same, Share, Source
 from vasso.policies import Always, Policy
+from vasso.ranks import Ranks, Sync
 from vasso.scaling import Scaling
 from vasso.settings import COST, STEP
 from vasso.underway import NonFiniteError
@@ -50,7 +51,7 @@ class Options(TypedDict, total=False):
     batchnorm: Mode
     same_rng: bool
     restore: Restore
-    sync: Literal["global"]
+    sync: Sync
     nonfinite: Literal["skip", "raise", "ignore"]
     clip_norm: float | None
 
@@ -80,7 +81,8 @@ class SharpnessAware(Footwork):
         same_rng: whether the second pass replays the random numbers of the first (dropout).
         restore: how weights return: "copy" bit for bit, "recompute" up to rounding, with a vector
             less of memory.
-        sync: "global", one adversary for all ranks.
+        sync: "global", one adversary for all ranks; or "local", one for each, with DDP only: the
+            model is to be the wrapped one.
         nonfinite: what to do when a gradient is infinite or NaN: "skip" the step, "raise", or
             "ignore" (no check, no host synchronisation).
         clip_norm: clips the norm of the gradient that goes down, never of what enters the slope.
@@ -116,7 +118,7 @@ class SharpnessAware(Footwork):
         batchnorm: Mode = "clean",
         same_rng: bool = False,
         restore: Restore = "copy",
-        sync: Literal["global"] = "global",
+        sync: Sync = "global",
         nonfinite: Literal["skip", "raise", "ignore"] = "skip",
         clip_norm: float | None = None,
         theta: None = None,
@@ -124,7 +126,7 @@ class SharpnessAware(Footwork):
         checks.no_theta(theta, type(self).__name__, direction)
         checks.one_of("batchnorm", batchnorm, "clean", "both", "perturbed")
         checks.one_of("restore", restore, "copy", "recompute")
-        checks.one_of("sync", sync, "global")
+        checks.one_of("sync", sync, "global", "local")
         checks.one_of("nonfinite", nonfinite, "skip", "raise", "ignore")
         checks.positive_or_none("clip_norm", clip_norm)
         self.direction = checks.part("direction", direction or Ema(1.0), Direction)
@@ -141,7 +143,10 @@ class SharpnessAware(Footwork):
         checks.divisible(self.plan, self.geometry)
         if restore == "recompute":
             checks.recomputable(self.geometry, self.ascent, base)
+        if sync == "local":
+            checks.local(self.direction, self.geometry, self.descent, self.policy, self.plan)
         self.source, self.model, self.statistics = source, model, Statistics(model, batchnorm)
+        self.ranks = Ranks(model, sync)
         self.same_rng, self.restore, self.sync = same_rng, restore, sync
         self.nonfinite, self.clip_norm = nonfinite, clip_norm
         parts = (self.direction, self.geometry, self.ascent, self.descent, self.policy, self.plan)
@@ -186,6 +191,9 @@ class SharpnessAware(Footwork):
                 self._put_aside()
                 yield share.down
                 g = here.gradients()
+            elif aloft:
+                self._average_gradients()
+                g = here.gradients()
             self._measure_last()
         self._hand_down(g, path, memory, here)
         self._tell(here, g, d, epsilon, path)
@@ -195,7 +203,7 @@ class SharpnessAware(Footwork):
         memory = Memory(self._memories, self._numbers())
         try:
             if len(shares) == 1:
-                yield from self.algorithm_1(shares[0], memory)
+                yield from self._alone(shares[0], memory)
                 return
             mean = MeanOfShares()
             for share in shares:
@@ -208,6 +216,15 @@ class SharpnessAware(Footwork):
             self._note_losses(mean.losses)
         finally:
             self._keep_numbers(memory.numbers)
+
+    def _alone(self, share: Share, memory: Memory) -> Passes:
+        """Algorithm 1 on all data of this rank; ranks then agree on what they remember."""
+        try:
+            yield from self.algorithm_1(share, memory)
+        except NonFiniteError:
+            self._average_memory(memory)  # it has seen a finite gradient at w, as on all ranks
+            raise
+        self._average_memory(memory)
 
     def _one_of_many(self, share: Share, window: Window) -> Passes:
         """Algorithm 1 on a micro-batch; what it remembers waits for the others."""
@@ -284,9 +301,12 @@ class SharpnessAware(Footwork):
         part = self.plan if self.plan.needs_batch else self.geometry
         if ascent_closure is not None:
             checks.batch(part, ascent_closure, Batch)
-            return [Share(ascent_closure, closure)]
+            quiet = self.ranks.quietly(ascent_closure) if self.ranks.local else ascent_closure
+            return [Share(quiet, closure)]
         if all(row["rho"] == 0 for row in self._current_settings()):
             return [Share(closure, closure)]
+        if self.ranks.local:
+            return [Share(self.ranks.quietly(closure), closure, alike=True)]
         checks.batch(part, closure, Batch)
         return self.plan(closure, self.param_groups[0][STEP])
 
@@ -349,6 +369,7 @@ class SharpnessAware(Footwork):
         self._refuse_callers_passes(accumulate)
         self._start_anew(scaler)
         checks.unscaled(unscaled, scaler, accumulate)
+        checks.local_loop(self.ranks.local, unscaled, accumulate)
         self._open_window(accumulate)
         passes = self._one_of_many(share, now.window) if now.window else self._mean_over([share])
         try:
@@ -409,6 +430,8 @@ class SharpnessAware(Footwork):
             )
         try:
             if self.wants_clean:
+                if self.ranks.local:
+                    self.ranks.share_trouble(self._params())
                 if now.scaling is not None and not unscaled:
                     now.scaling.unscale(self._params())
                 next(passes)  # the gradient at w, which the caller has computed
@@ -433,6 +456,8 @@ class SharpnessAware(Footwork):
         for p, gradient in now.aside:
             p.grad = gradient if p.grad is None or skipped else p.grad
         now.aside = []
+        if not now.away and not skipped:
+            self._average_gradients()
         if waiting:
             checks.closure_result("its own", self._params(), perturbed=now.away)
             next(passes, None)

@@ -155,18 +155,18 @@ class Share:
         up: what the adversary is found with.
         down: what its gradient is taken of.
         weight: how much it counts in the mean; the weights of a step add up to 1.
-        chosen_above: `down` is chosen of `up` at w + epsilon: without a climb they are the same.
+        alike: though other objects, they are the same data at w.
     """
 
     up: Data
     down: Data
     weight: float = 1.0
-    chosen_above: bool = False
+    alike: bool = False
 
     @property
     def same(self) -> bool:
         """Whether at w both are the same data."""
-        return self.up is self.down or self.chosen_above
+        return self.up is self.down or self.alike
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class SelectTop(Plan):
         if self.gamma == 1:
             return [Share(batch, batch)]
         top = _Top(batch, self.gamma)
-        return [Share(top.at_w, top, chosen_above=True)]
+        return [Share(top.at_w, top, alike=True)]
 
 
 class _Top:

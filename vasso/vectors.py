@@ -42,7 +42,9 @@ def norm(v: Sequence[Tensor]) -> Tensor:
     """
     if not v:
         return torch.zeros(())
-    return _over_tensors(torch._foreach_norm(list(v), 2, wide(v)))
+    dtype = wide(v)
+    lengths = [_over_tensors(torch._foreach_norm(some, 2, dtype)) for some in by_mesh(v)]
+    return lengths[0] if len(lengths) == 1 else _over_tensors(lengths)
 
 
 def measured(v: Sequence[Tensor]) -> tuple[Tensor, float]:
@@ -75,14 +77,14 @@ def is_safe(value: float, v: Sequence[Tensor]) -> bool:
 
 def _rescaled(v: Sequence[Tensor], length: Tensor) -> tuple[Tensor, float]:
     """||v|| = m ||v / m|| with m the largest entry, in float64."""
-    peaks = [x.abs().max().to(length.device, torch.float64) for x in v if x.numel()]
+    peaks = [peak(x).to(length.device, torch.float64) for x in v if x.numel()]
     if not peaks:
         return length, 0.0
-    peak = torch.stack(peaks).max()
-    value = peak.item()
+    highest = torch.stack(peaks).max()
+    value = highest.item()
     if value == 0 or not math.isfinite(value):
-        return peak, value
-    length = _over_tensors([torch.linalg.vector_norm(x.double() / value) for x in v]) * value
+        return highest, value
+    length = norm([x.double() / value for x in v]) * value
     return length, length.item()
 
 
@@ -90,8 +92,92 @@ def _over_tensors(lengths: Sequence[Tensor]) -> Tensor:
     """The length of the whole from the lengths of its tensors, on the device of the first."""
     device = lengths[0].device
     column = torch.stack([x if x.device == device else x.to(device) for x in lengths])
-    whole: Tensor = torch.linalg.vector_norm(column)
-    return whole
+    return whole(torch.linalg.vector_norm(column))
+
+
+# -- tensors of which each rank has a shard -------------------------------------------------------
+
+
+def shards(v: Sequence[Tensor]) -> Vector:
+    """What this rank has of each tensor: all of it, or the shard of a DTensor.
+
+    Args:
+        v: tensors of any kind.
+
+    Returns:
+        Plain tensors that share memory with v.
+    """
+    return [x.to_local() if hasattr(x, "to_local") else x for x in v]
+
+
+def whole(x: Tensor) -> Tensor:
+    """A plain tensor of all shards; the same object if it is plain already.
+
+    Args:
+        x: a tensor that is the same on all ranks, or a DTensor.
+
+    Returns:
+        The same on all ranks.
+    """
+    full: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
+    return full
+
+
+def peak(x: Tensor) -> Tensor:
+    """The largest absolute value, over all ranks if x is sharded.
+
+    Args:
+        x: not empty as a whole; a rank's shard may be.
+
+    Returns:
+        A plain 0-dim tensor.
+    """
+    return whole(torch.linalg.vector_norm(x, torch.inf))
+
+
+def by_mesh(v: Sequence[Tensor]) -> list[Vector]:
+    """The tensors in groups that may be computed with together.
+
+    Args:
+        v: plain tensors, DTensors, or both.
+
+    Returns:
+        Plain tensors, and DTensors by the mesh of ranks that they are spread over.
+    """
+    found: dict[object, Vector] = {}
+    for x in v:
+        found.setdefault(getattr(x, "device_mesh", None), []).append(x)
+    return list(found.values())
+
+
+def spread_like(x: Tensor, p: Tensor) -> Tensor:
+    """A tensor that every rank has as a whole, sharded like another.
+
+    Args:
+        x: the same on all ranks.
+        p: a tensor of the same shape.
+
+    Returns:
+        x itself if p is plain.
+    """
+    if not hasattr(p, "device_mesh"):
+        return x
+    from torch.distributed.tensor import DTensor, Replicate
+
+    everywhere = [Replicate()] * p.device_mesh.ndim
+    spread = DTensor.from_local(x, p.device_mesh, everywhere, run_check=False)
+    return spread.redistribute(placements=p.placements)  # type: ignore[attr-defined]
+
+
+def copy_(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    """In place, tensor by tensor: to <- source.
+
+    Args:
+        to: what is changed.
+        source: tensors of the same shapes.
+    """
+    if to:
+        torch._foreach_copy_(shards(to), shards(source))
 
 
 def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
@@ -110,7 +196,8 @@ def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """
     device, dtype = a[0].device, wide(a)
     products = torch._foreach_mul(list(a), list(b))
-    return torch.stack([x.sum(dtype=dtype).to(device) for x in products]).sum()
+    sums = torch.stack([whole(x.sum(dtype=dtype)).to(device) for x in products])
+    return sums.sum()
 
 
 def lerp_(d: Vector, g: Vector, weights: Sequence[float], seed: int | None = None) -> None:
@@ -128,6 +215,7 @@ def lerp_(d: Vector, g: Vector, weights: Sequence[float], seed: int | None = Non
         >>> d
         [tensor([1.2500])]
     """
+    d, g = shards(d), shards(g)
     rows, low = _by_precision(d, seed)
     if rows:
         some = [d[i] for i in rows]
@@ -167,6 +255,7 @@ def add_scaled_(
         >>> w
         [tensor([7., 9.])]
     """
+    w, push = shards(w), shards(push)
     rows, low = _by_precision(w, seed)
     lengths = {device: length.to(device) for device in {x.device for x in w}}
     if rows and all(_same_range(w[i], length) for i in rows):

@@ -1,0 +1,1 @@
+"""Two gloo processes have to equal one."""
