@@ -1,5 +1,6 @@
 """Hosts keep their state in singletons; each test starts with none."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -7,12 +8,13 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _fresh_accelerator() -> Iterator[None]:
-    state = pytest.importorskip("accelerate.state")
-    _forget(state)
+    _forget()
     yield
-    _forget(state)
+    _forget()
 
 
-def _forget(state: object) -> None:
-    state.AcceleratorState._reset_state(reset_partial_state=True)  # type: ignore[attr-defined]
-    state.GradientState._reset_state()  # type: ignore[attr-defined]
+def _forget() -> None:
+    state = sys.modules.get("accelerate.state")
+    if state is not None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()

@@ -16,7 +16,7 @@ from torch.optim import SGD, AdamW
 from tests.hosts import windows
 from tests.hosts.two_processes import run_both
 from tests.hosts.windows import batches, collate, in_windows, lines, weights
-from vasso import ASAM, ESAM, MSAM, SAM, LookSAM, SharpnessAware, VaSSO
+from vasso import ASAM, ESAM, MSAM, SAM, LookSAM, SAMPa, SharpnessAware, VaSSO
 
 pytest.importorskip("transformers")
 from transformers import (
@@ -142,6 +142,15 @@ def test_settings_beside_an_optimizer_that_has_its_own_are_an_error(tmp_path: Pa
     opt = VaSSO(SGD(model.parameters(), lr=0.5))
     with pytest.raises(ValueError, match=r"'rho': 0.3.* give them to VaSSO"):
         InOrder(model, arguments(tmp_path), optimizers=(opt, None), rho=0.3)
+
+
+def test_a_method_is_something_to_call_that_can_climb(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"such as VaSSO.*got 'vasso'"):
+        InOrder(windows.characters(), arguments(tmp_path), method="vasso")
+    model = windows.characters()
+    base = SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match="got SAMPa"):
+        trained(tmp_path, model=model, optimizers=(base, None), method=SAMPa)
 
 
 def test_another_method_and_its_settings(tmp_path: Path) -> None:

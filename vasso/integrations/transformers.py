@@ -37,6 +37,7 @@ class SharpnessAwareMixin(Trainer):
         **kwargs: the Trainer's.
 
     Raises:
+        TypeError: the method is not something to call.
         ValueError: rho or theta were given along with an optimizer that has its own.
     """
 
@@ -48,6 +49,11 @@ class SharpnessAwareMixin(Trainer):
         theta: Setting | None = None,
         **kwargs: Any,
     ) -> None:
+        if not callable(method):
+            raise TypeError(
+                "method must be a preset such as VaSSO, or functools.partial(GSAM, alpha=0.2), "
+                f"got {method!r}"
+            )
         given = {"rho": rho, "theta": theta}
         self._settings = {name: value for name, value in given.items() if value is not None}
         self._method, self._window = method, list[Callable[[], Tensor]]()
@@ -80,7 +86,7 @@ class SharpnessAwareMixin(Trainer):
         self._window = []
         if self.is_deepspeed_enabled:
             raise NotImplementedError(
-                "DeepSpeed steps its own optimizer, which cannot be wrapped: use DDP or FSDP"
+                "DeepSpeed steps its own optimizer, which cannot be wrapped: use DDP"
             )
         if isinstance(inner(self.optimizer), SharpnessAware):  # given, or of an earlier train
             return sharpness_aware(self.optimizer)
