@@ -119,7 +119,7 @@ def test_use_after_unwrap() -> None:
         ("restore", "copi", "Did you mean 'copy'"),
         ("batchnorm", "perturb", "Did you mean 'perturbed'"),
         ("nonfinite", "skp", "Did you mean 'skip'"),
-        ("sync", "per-rank", "sync must be one of 'global'"),
+        ("sync", "per-rank", "sync must be one of 'global', 'local'"),
     ],
 )
 def test_an_unknown_option_suggests_the_near_one(option: str, value: str, told: str) -> None:

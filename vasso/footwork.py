@@ -27,7 +27,7 @@ from vasso.ranks import Ranks
 from vasso.records import StepSummary
 from vasso.settings import COST, SKIPPED, STEP
 from vasso.underway import NonFiniteError, Traveller
-from vasso.vectors import Vector, is_safe, measured, norm
+from vasso.vectors import Vector, is_safe, measured, norm, owned
 
 MANY = 32
 """So many plain steps without a single climb are taken for a mistake."""
@@ -171,7 +171,7 @@ class Footwork(Traveller):
             raise TypeError(f"{self.direction} needs all of the data: pass source=")
         full = self.source.full() if self.source is not None and data == "full" else data
         wanted = share.up if data == "batch" else full
-        outer, kept = self._now.climb, [(p, p.grad) for p in self._params()]
+        outer, kept = self._now.climb, [(p, owned(p.grad)) for p in self._params()]
         draws = randomness.current(self._params())
         self._clear_gradients()
         if self._now.draws is not None:
@@ -186,7 +186,7 @@ class Footwork(Traveller):
                 x.go_to(at)
             self._evaluate(wanted)  # type: ignore[arg-type]
             self._now.losses.pop()
-            gradient = here.gradients()
+            gradient = [owned(x) for x in here.gradients()]
             self._measure_last()
         self._now.climb = outer
         randomness.replay(draws)
@@ -233,13 +233,17 @@ class Footwork(Traveller):
             g = None
         if not (now.observers or self.descent.needs_clean or several):
             here.g = []
-        kept = d if now.observers or several else None
-        return g, kept, x.epsilon() if now.observers else None
+        epsilon = x.epsilon() if now.observers else None
+        kept = d if now.observers or several else []
+        mine = {id(v): owned(v) for v in [*(g or []), *here.g, *kept]}  # g, here.g, d may be one
+        here.g = [mine[id(v)] for v in here.g]
+        return g and [mine[id(v)] for v in g], [mine[id(v)] for v in kept], epsilon
 
     def _gradient_above(self, here: Here) -> Gradient:
         """What the pass at w + epsilon has left, if it is finite."""
         self._measure_last()
-        return here.gradients()
+        found = here.gradients()
+        return found if self.ascent.points == 1 else [owned(x) for x in found]
 
     def _measure_last(self) -> None:
         """Ends the step if what goes down is not finite: weights return, the base is left alone."""
@@ -353,7 +357,7 @@ class Footwork(Traveller):
 
     def _put_aside(self) -> None:
         """Clears the gradients, keeping them at hand in case that nothing takes their place."""
-        self._now.aside = [(p, p.grad) for p in self._params()]
+        self._now.aside = [(p, owned(p.grad)) for p in self._params()]
         self._clear_gradients()
 
     def _clear_gradients(self) -> None:

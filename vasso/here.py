@@ -17,7 +17,17 @@ from torch import Tensor
 
 from vasso.parts import Part
 from vasso.randomness import mixed
-from vasso.vectors import Vector, add_scaled_, copy_, is_safe, lerp_, measured, norm, spread_like
+from vasso.vectors import (
+    Vector,
+    add_scaled_,
+    copy_,
+    is_safe,
+    lerp_,
+    measured,
+    norm,
+    owned,
+    spread_like,
+)
 
 Restore: TypeAlias = Literal["copy", "recompute"]
 Memories: TypeAlias = dict[Tensor, dict[str, Tensor]]
@@ -285,7 +295,7 @@ class MeanOfShares:
         for p in params:
             mean = self.gradients.get(p)
             if mean is None and p.grad is not None:
-                self.gradients[p] = p.grad if new == 1 else p.grad * new
+                self.gradients[p] = owned(p.grad) if new == 1 else p.grad * new
             elif mean is not None:
                 mean.lerp_(torch.zeros_like(mean) if p.grad is None else p.grad, new)
         pairs = zip(self.losses or losses, losses, strict=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from vasso.rounding import is_low, rounded
 
 Vector: TypeAlias = list[Tensor]
 """Tensors that together are one vector."""
+
+MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
 MARGIN = 1e7  # how far a norm stays from where its squares would under- or overflow
 
@@ -93,6 +95,18 @@ def _over_tensors(lengths: Sequence[Tensor]) -> Tensor:
     device = lengths[0].device
     column = torch.stack([x if x.device == device else x.to(device) for x in lengths])
     return whole(torch.linalg.vector_norm(column))
+
+
+def owned(gradient: MaybeTensor) -> MaybeTensor:
+    """The gradient, or a copy of one that its owner will write to again: DDP's bucket views.
+
+    Args:
+        gradient: what is in `p.grad`.
+
+    Returns:
+        A tensor that nobody else changes.
+    """
+    return gradient.clone() if gradient is not None and gradient._is_view() else gradient
 
 
 # -- tensors of which each rank has a shard -------------------------------------------------------

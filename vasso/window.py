@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from vasso.here import MeanOfShares, Memory
+from vasso.vectors import owned
 
 
 class Window:
@@ -117,15 +118,3 @@ class Window:
         """Forgets it all."""
         self._remove_hooks()
         self._earlier = {}
-
-
-def owned(gradient: Tensor | None) -> Tensor | None:
-    """The gradient, or a copy of one that its owner will write to again: DDP's bucket views.
-
-    Args:
-        gradient: what is in `p.grad`.
-
-    Returns:
-        A tensor that nobody else changes.
-    """
-    return gradient.clone() if gradient is not None and gradient._is_view() else gradient
