@@ -148,7 +148,84 @@ def lightning(task: Task) -> Clock:
     return clock
 
 
-HOSTS: dict[str, Callable[[Task], Clock]] = {"loop": loop, "fabric": fabric, "lightning": lightning}
+def accelerate(task: Task) -> Clock:
+    """accelerate."""
+    from accelerate import Accelerator
+
+    from vasso.integrations.accelerate import Window
+
+    host, raw = Accelerator(cpu=True), task.model()
+    model, opt = host.prepare(raw, task.optimizer(raw))
+    window = Window(host, model, opt) if task.aware else None
+    clock = Clock()
+
+    def compute_loss(x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(model(x), y)
+
+    for batch in task.batches():
+        with host.accumulate(model):
+            if window is not None:
+                window.backward(compute_loss, *batch)
+            else:
+                host.backward(compute_loss(*batch))
+            opt.step()
+            opt.zero_grad()
+        clock.tick()
+    return clock
+
+
+def transformers(task: Task) -> Clock:
+    """transformers' Trainer; it takes the norm of the gradient in every step."""
+    import tempfile
+
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from vasso.integrations.transformers import SharpnessAwareTrainer
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = task.model()
+
+        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            return {"loss": cross_entropy(self.model(x), labels)}
+
+    class Ticking(TrainerCallback):
+        def on_step_end(self, *arguments: Any, **named: Any) -> None:
+            clock.tick()
+
+    quiet = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
+    with tempfile.TemporaryDirectory() as folder:
+        args = TrainingArguments(
+            folder,
+            per_device_train_batch_size=1,
+            num_train_epochs=1,
+            max_grad_norm=0.0,
+            use_cpu=True,
+            dataloader_pin_memory=False,
+            **quiet,
+        )
+        model = Module()
+        trainer = (SharpnessAwareTrainer if task.aware else Trainer)(
+            model,
+            args,
+            train_dataset=[{"x": x, "labels": y} for x, y in task.batches()],
+            data_collator=lambda samples: samples[0],
+            optimizers=(task.optimizer(model), None),
+            callbacks=[Ticking()],
+        )
+        clock = Clock()
+        trainer.train()
+    return clock
+
+
+HOSTS: dict[str, Callable[[Task], Clock]] = {
+    "loop": loop,
+    "fabric": fabric,
+    "lightning": lightning,
+    "accelerate": accelerate,
+    "transformers": transformers,
+}
 
 
 def measure(hosts: list[str], *, rounds: int, steps: int, width: int) -> dict[str, list[float]]:
