@@ -8,6 +8,7 @@ import pickle
 import struct
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,12 @@ def test_reduced_images_are_made_once(root: Path, monkeypatch: pytest.MonkeyPatc
     assert torch.equal(first.test_x, again.test_x)
 
 
+def test_every_size_has_a_cache_of_its_own(root: Path) -> None:
+    for size in (16, 8, 16):
+        images = load("cifar10", root=root, download=False, size=size)
+        assert images.train_x.shape == (100, 3, size, size)
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "longer"])
 def test_a_damaged_cache_is_made_again(root: Path, damage: str) -> None:
     first = load("cifar10", root=root, download=False, size=8)
@@ -470,8 +477,30 @@ def test_a_random_window_is_pillows_resize_of_the_box(imagenet: Path) -> None:
     assert np.array_equal(ours, expected)
 
 
-def test_labels_follow_the_sorted_names(imagenet: Path) -> None:
+def test_windows_are_cut_once_then_mirrored_normalised_and_cut_out(imagenet: Path) -> None:
     folder = open_folder("imagenet", root=imagenet)
+    indices, keys = torch.tensor([7, 2, 11, 4]), {"seed": 4, "epoch": 5}
+    ((x, _, _),) = training_batches(folder, indices, 4, augmentation=HOW, **keys)
+    view = RandomWindow(24, **keys)
+    raw = torch.stack([view(opened(folder.train.paths[i]), i) for i in indices.tolist()])
+    rest = Augmentation(flip=True, cutout=6, cutout_probability=0.5)
+    assert torch.equal(x, rest(raw, indices, mean=folder.mean, std=folder.std, **keys))
+
+
+def test_without_a_random_window_the_central_square_is_averaged(imagenet: Path) -> None:
+    folder = replace(open_folder("imagenet", root=imagenet), size=8)
+    images = load("imagenet", root=imagenet, size=8)
+    indices, rules = torch.arange(15), {"augmentation": Augmentation(), "seed": 0, "epoch": 0}
+    ((x, _, _),) = training_batches(folder, indices, 15, **rules)
+    ((same, _, _),) = training_batches(images, indices, 15, **rules)
+    assert torch.equal(x, same)
+
+
+def test_labels_follow_the_sorted_names(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: sorted(listed(path), reverse=True))
+    folder = open_folder("imagenet", root=imagenet)
+    assert [path.name for path in folder.train.paths[:5]] == [f"{i}.png" for i in range(5)]
     assert folder.names == ("n01", "n02", "n03")
     assert folder.classes == 3
     for files in (folder.train, folder.test):

@@ -114,6 +114,30 @@ def test_the_shortcut_of_a_pyramid_pads_with_zeros_and_halves_by_averages() -> N
     assert not y[:, 3:].any()
 
 
+def test_the_shortcut_of_a_wide_block_starts_after_the_activation() -> None:
+    from vasso.lab.models.wide import Block
+
+    block, x = Block(3, 5, 2).eval(), torch.randn(2, 3, 4, 4)
+    torch.nn.init.zeros_(block.second.weight)
+    torch.testing.assert_close(block(x), block.shortcut(torch.relu(block.first_norm(x))))
+    same = Block(3, 3, 1).eval()
+    torch.nn.init.zeros_(same.second.weight)
+    assert torch.equal(same(x), x)
+
+
+def test_the_class_token_tells_the_class() -> None:
+    net = build("vit_s4", classes=3, width=0.05, size=8, seed=0)
+    torch.nn.init.normal_(net.head.weight)
+    x = torch.randn(2, 3, 8, 8)
+    mixed = net(x)
+    assert not torch.allclose(mixed[0], mixed[1])
+    net.blocks = torch.nn.Identity()  # the token learns nothing of the image
+    alone = net(x)
+    torch.testing.assert_close(alone[0], alone[1])
+    expected = net.head(net.norm(net.token[0] + net.positions[0, :1]))
+    torch.testing.assert_close(alone[:1], expected)
+
+
 def test_attention_is_softmax_of_scaled_products() -> None:
     from vasso.lab.models.vit import HEADS, Attention
 
