@@ -25,7 +25,7 @@ from vasso.steppers import SAMPa
 pytest.importorskip("accelerate")
 from accelerate import Accelerator
 
-from vasso.integrations.accelerate import Window
+from vasso.integrations.accelerate import Window, sharpness_aware
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RHO, THETA = 0.1, 0.4
@@ -241,6 +241,17 @@ def test_an_optimizer_without_a_climb_is_an_error(wrap: Any) -> None:
     opt = accelerator.prepare(wrap(SGD(model.parameters(), lr=0.1)))
     with pytest.raises(TypeError, match=r"got (SGD|SAMPa).*VaSSO\(optimizer"):
         Window(accelerator, model, opt)
+
+
+def test_adversaries_by_rank_are_refused(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(windows.characters())
+        with pytest.raises(ValueError, match='use sync="global"'):
+            sharpness_aware(optimizer(model, sync="local"))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def with_closure(accumulate: int) -> tuple[SharpnessAware, list[Any]]:

@@ -165,11 +165,17 @@ def sharpness_aware(optimizer: Optimizer | None) -> SharpnessAware:
 
     Raises:
         TypeError: it is somebody else's.
+        ValueError: it wants gradients at w that stay on their rank, which accelerate synchronises.
     """
     found = inner(optimizer)
     if not isinstance(found, SharpnessAware):
         raise TypeError(
             f"expected a vasso optimizer with ascended(), got {type(found).__name__}: wrap it, as "
             "in VaSSO(optimizer, model=model)"
+        )
+    if found.sync == "local":
+        raise ValueError(
+            'sync="local" cannot be used with accelerate, which synchronises the gradients at w: '
+            'use sync="global"'
         )
     return found
