@@ -320,15 +320,16 @@ class Footwork(Traveller):
         now = self._now
         with torch.enable_grad():
             loss = data()
+        now.losses.append(loss)
+        if now.pending:  # a host's callback has made the step of it
+            return
         checks.closure_result(loss, self._params(), perturbed=now.away)
         if now.scaling is not None:
             now.scaling.unscale(self._params())
         if hasattr(data, "note"):
             with self.statistics.held():
                 data.note()
-        now.losses.append(loss)
-        if now.pending is None:
-            self._count(COST, cost_of(data, now.batch_size))
+        self._count(COST, cost_of(data, now.batch_size))
 
     def _going_down(self) -> Vector:
         """The gradients as they are now, of all groups; of sparse ones the values."""

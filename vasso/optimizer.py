@@ -215,7 +215,8 @@ class SharpnessAware(Footwork):
             mean.write_to(memory)
             self._note_losses(mean.losses)
         finally:
-            self._keep_numbers(memory.numbers)
+            if self._now.pending is None:  # else a host's callback has kept newer ones
+                self._keep_numbers(memory.numbers)
 
     def _alone(self, share: Share, memory: Memory) -> Passes:
         """Algorithm 1 on all data of this rank; ranks then agree on what they remember."""
@@ -261,7 +262,7 @@ class SharpnessAware(Footwork):
         """
         now = self._now
         self._refuse_away("step()")
-        if closure is None:
+        if closure is None or self._is_over(closure):
             checks.scaler_with_closure(scaler)
             return self._step_without_closure()
         self._start_anew(scaler)
@@ -294,6 +295,13 @@ class SharpnessAware(Footwork):
         scaled = scaler is not None and scaler.is_enabled()
         now.scaling = Scaling(scaler, now.proxies) if scaled else None  # type: ignore[arg-type]
 
+    def _is_over(self, closure: Data) -> bool:
+        """Whether the passes have been made in `ascended()`: some hosts pass an empty closure."""
+        if self._now.pending is None:
+            return False
+        with torch.enable_grad():
+            return closure() is None
+
     def _shares(self, closure: Data, ascent_closure: Data | None) -> list[Share]:
         """The shares of the plan; one where another closure says where the adversary comes from."""
         now = self._now
@@ -309,6 +317,13 @@ class SharpnessAware(Footwork):
             return [Share(self.ranks.quietly(closure), closure, alike=True)]
         checks.batch(part, closure, Batch)
         return self.plan(closure, self.param_groups[0][STEP])
+
+    def leave_out(self) -> None:
+        """Lets the step under way end without a step of the base.
+
+        For hosts whose closure may find nothing to learn from in a batch.
+        """
+        self._now.pending = "skip"
 
     def _step_without_closure(self) -> None:
         """Ends what `ascended` has begun; else a plain step, or what the getters take for one."""
@@ -474,10 +489,10 @@ class SharpnessAware(Footwork):
         memory = Memory(self._memories, self._numbers())
         return self._asks(memory, Here(self.param_groups[0][STEP]))
 
-    def _refuse_callers_passes(self, accumulate: bool) -> None:
-        if accumulate:
-            checks.divisible(Chunks(), self.geometry)
-        for name, wrong in (
+    @property
+    def needs_own_passes(self) -> str | None:
+        """What of this method needs passes that only `step(closure)` makes, if anything does."""
+        for name, needs in (
             ("same_rng=True", self.same_rng),
             ('batchnorm="perturbed"', self.statistics.mode == "perturbed"),
             (str(self.direction), self.direction.asks_more),
@@ -485,11 +500,18 @@ class SharpnessAware(Footwork):
             (str(self.ascent), self.ascent.points > 1),
             (str(self.plan), self.plan.needs_batch),
         ):
-            if wrong:
-                raise RuntimeError(
-                    f"{name} needs passes of its own, which ascended() cannot give: use "
-                    "step(closure)"
-                )
+            if needs:
+                return name
+        return None
+
+    def _refuse_callers_passes(self, accumulate: bool) -> None:
+        if accumulate:
+            checks.divisible(Chunks(), self.geometry)
+        name = self.needs_own_passes
+        if name is not None:
+            raise RuntimeError(
+                f"{name} needs passes of its own, which ascended() cannot give: use step(closure)"
+            )
 
 
 def callers_first() -> None:
