@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 pytest.importorskip("lightning")
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins import MixedPrecision
 from torchmetrics import MeanMetric, MetricCollection
@@ -41,7 +41,7 @@ from tests.hosts.problem import (
     normed_net,
     vasso,
 )
-from vasso import MSAM, S2SAM, SSSAM, LookSAM, SharpnessAware, VaSSO
+from vasso import AESAM, MSAM, S2SAM, SSSAM, LookSAM, MultiStepSAM, SharpnessAware, VaSSO
 from vasso.integrations.lightning import SharpnessAwareCallback
 
 pytestmark = HOSTS_OWN_WARNINGS
@@ -175,6 +175,24 @@ def test_bf16(accumulate: int) -> None:
 def test_schedulers(schedule: Callable[..., Any]) -> None:
     _, opt = assert_as_by_hand(ByHand(schedule=schedule, accumulate=2))
     assert opt.param_groups[0]["lr"] != 0.2
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("above", [False, True], ids=["at w", "above"])
+def test_gradients_that_are_not_finite_are_skipped(above: bool, accumulate: int) -> None:
+    hand = ByHand(epochs=1, accumulate=accumulate, clip=0.05)
+    hand.trouble = lambda step, up: torch.inf if step == 2 and up == above else 1.0
+    _, opt = assert_as_by_hand(hand, model=moody_net)
+    assert opt.skipped == 1
+
+
+def test_windows_may_grow_from_epoch_to_epoch() -> None:
+    ours, theirs = Module(net(), vasso), net()
+    fit(ours, trainer(callbacks=[GradientAccumulationScheduler({0: 1, 1: 3})]))
+    opt = vasso(theirs)
+    for accumulate in (1, 3):
+        ByHand(epochs=1, accumulate=accumulate).train(theirs, opt, list(loader()))
+    assert_same_weights(ours.model, theirs)
 
 
 # -- float16 --------------------------------------------------------------------------------------
@@ -376,11 +394,8 @@ def test_a_batch_changed_in_place_inside_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("method", "most"),
-    [
-        (partial(LookSAM, k=3), 5),
-        (partial(SSSAM, p=0.4), 13),
-    ],
-    ids=["LookSAM", "SSSAM"],
+    [(partial(LookSAM, k=3), 5), (partial(SSSAM, p=0.4), 13), (partial(AESAM, total=14), 13)],
+    ids=["LookSAM", "SSSAM", "AESAM"],
 )
 def test_a_step_that_does_not_climb_costs_one_pass(method: Any, most: int) -> None:
     def make(model: nn.Module) -> SharpnessAware:
@@ -523,6 +538,23 @@ class Manual(Module):
         return [self.make(self.model[0]), self.make(self.model[2])]
 
 
+def test_manual_optimization_with_two_optimizers() -> None:
+    module, theirs = Manual(net(), vasso), net()
+    host = trainer(callback=False)
+    fit(module, host)
+    optimizers = vasso(theirs[0]), vasso(theirs[2])
+    for _ in range(2):
+        for batch in loader():
+            for opt in optimizers:
+                theirs.zero_grad()
+                cross_entropy(theirs(batch[0]), batch[1]).backward()
+                with opt.ascended():
+                    cross_entropy(theirs(batch[0]), batch[1]).backward()
+                opt.step()
+    assert_same_weights(module.model, theirs)
+    assert host.global_step == 2 * 2 * BATCHES
+
+
 def test_manual_optimization_with_a_closure() -> None:
     class WithClosure(Manual):
         """Lets the optimizer make the passes."""
@@ -645,6 +677,54 @@ def test_without_the_callback_fp16_is_a_plain_step_and_says_so() -> None:
     assert not any(above for above, _ in module.seen)
 
 
+# -- batches that are left out --------------------------------------------------------------------
+
+
+class LeavesOut(Module):
+    """Finds nothing in some batches."""
+
+    out: tuple[int, ...] = ()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return None if batch_idx in self.out else super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:.*training_step.* returned .*None")
+@pytest.mark.parametrize("make", [vasso, momentum_sam], ids=["VaSSO", "MSAM"])
+def test_a_batch_may_be_left_out(make: Make) -> None:
+    module, theirs = LeavesOut(net(), make), net()
+    module.out = (1, 4)
+    opt, plain = fit(module, trainer(max_epochs=1)), make(theirs)
+    kept = [batch for number, batch in enumerate(loader()) if number not in module.out]
+    ByHand(epochs=1).train(theirs, plain, kept)
+    assert_same_weights(module.model, theirs)
+    assert opt.param_groups[0]["vasso_step"] == len(kept)
+
+
+@pytest.mark.filterwarnings("ignore:.*training_step.* returned .*None")
+def test_batches_may_be_left_out_of_windows() -> None:
+    module, theirs = LeavesOut(net(), vasso), net()
+    module.out = (0, 3, 4, 5)  # windows: 0 1 | 2 3 | 4 5 | 6
+    fit(module, trainer(max_epochs=1, accumulate_grad_batches=2))
+    hand, opt, batches = ByHand(accumulate=2), vasso(theirs), list(loader())
+    for number in (1, 2, 6):
+        hand.step(theirs, opt, [batches[number]], number)
+    assert_same_weights(module.model, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:.*training_step.* returned .*None")
+def test_fp16_with_a_batch_left_out() -> None:
+    hand, theirs = half(accumulate=2), net()
+    module = LeavesOut(net(), vasso, hand)
+    module.out = (3, 4)  # windows: 0 1 | 2 3 | 4 5 | 6, and Lightning takes no step in the second
+    settings = settings_of(hand) | {"max_epochs": 1}
+    fit(module, trainer(**settings))
+    opt, batches = vasso(theirs), list(loader())
+    for window in ([0, 1], [5], [6]):
+        hand.step(theirs, opt, [batches[number] for number in window], 0)
+    assert_same_weights(module.model, theirs)
+
+
 def test_a_window_that_the_end_of_an_epoch_has_cut_off_is_forgotten() -> None:
     class Stops(Module):
         """Ends its epochs in the middle of a window, as Lightning lets it."""
@@ -656,6 +736,53 @@ def test_a_window_that_the_end_of_an_epoch_has_cut_off_is_forgotten() -> None:
     fit(module, trainer(accumulate_grad_batches=2))
     ByHand(accumulate=2).train(theirs, vasso(theirs), list(loader())[:2])
     assert_same_weights(module.model, theirs)
+
+
+# -- methods that need passes of their own --------------------------------------------------------
+
+
+def two_steps_up(model: nn.Module) -> SharpnessAware:
+    return MultiStepSAM(SGD(model.parameters(), lr=0.1), n=2, model=model)
+
+
+def same_dropout(model: nn.Module) -> SharpnessAware:
+    base = SGD(model.parameters(), lr=0.1)
+    return VaSSO(base, rho=0.3, theta=0.4, model=model, same_rng=True, clip_norm=0.05)
+
+
+@pytest.mark.parametrize("make", [two_steps_up, same_dropout])
+def test_own_passes_over_single_batches(make: Make) -> None:
+    module, theirs = Module(moody_net(), make), moody_net()
+    host = trainer(max_epochs=1)
+    opt, plain, losses = fit(module, host), make(theirs), []
+    torch.manual_seed(11)
+    for x, y in loader():
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            plain.zero_grad()
+            loss = cross_entropy(theirs(x), y)
+            loss.backward()
+            return loss
+
+        losses.append(plain.step(closure).item())
+    assert_same_weights(module.model, theirs)
+    assert_same_state(opt, plain)
+    mean = sum(losses) / len(losses)
+    assert host.callback_metrics["loss_epoch"].item() == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("hand", "remedy"),
+    [
+        (ByHand(clip=0.1), r"clip_norm="),
+        (ByHand(accumulate=2), r"last of 2 batches: set accumulate_grad_batches=1"),
+        (half(), r"use bf16"),
+    ],
+    ids=["clip", "window", "fp16"],
+)
+def test_own_passes_are_refused_where_lightning_is_in_the_way(hand: ByHand, remedy: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"same_rng=True needs passes of its own.*{remedy}"):
+        fit(Module(net(), same_dropout), trainer(**settings_of(hand)))
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:

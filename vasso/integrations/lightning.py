@@ -138,7 +138,11 @@ class SharpnessAwareCallback(Callback):
         assert self._recorder is not None
         scaler, left_out = scaler_of(trainer), self._recorder.left_out
         window = self._recorder.take()
+        if optimizer.needs_own_passes is not None:
+            refuse_long(window, optimizer)
+            return
         if not window or (left_out and scaler):  # Lightning takes no step either
+            optimizer.leave_out()
             return
         if optimizer.perturbed:  # no gradient at w is wanted: the last batch was already seen above
             self._add_earlier(trainer, optimizer, window[:-1])
@@ -403,8 +407,32 @@ def refuse_misuse(trainer: Trainer, module: LightningModule) -> None:
                 f"SharpnessAwareCallback with {type(optimizer).__name__}: configure_optimizers has "
                 "to return a sharpness-aware optimizer, as in VaSSO(base, model=self)"
             )
+        if optimizer.needs_own_passes and (trainer.gradient_clip_val or scaler_of(trainer)):
+            raise RuntimeError(
+                f"{optimizer.needs_own_passes} needs passes of its own, which Lightning clips or "
+                "unscales one by one: clip by the optimizer's clip_norm=, use bf16, or optimize "
+                "manually with step(closure)"
+            )
     if trainer.strategy.handles_gradient_accumulation:
         raise RuntimeError(
             f"{type(trainer.strategy).__name__} accumulates gradients by itself, which leaves no "
             "room for a second pass: use another strategy, such as ddp"
+        )
+
+
+def refuse_long(window: list[Recorded], optimizer: SharpnessAware) -> None:
+    """Raises if a method that makes its own passes would make them over one batch of several.
+
+    Args:
+        window: the calls of `training_step` since the last step.
+        optimizer: whose method that is.
+
+    Raises:
+        RuntimeError: there are several.
+    """
+    if len(window) > 1:
+        raise RuntimeError(
+            f"{optimizer.needs_own_passes} needs passes of its own, but Lightning's closure knows "
+            f"only the last of {len(window)} batches: set accumulate_grad_batches=1, or optimize "
+            "manually with step(closure)"
         )
