@@ -26,6 +26,7 @@ from vasso.vectors import (
     measured,
     norm,
     owned,
+    shards,
     spread_like,
 )
 
@@ -419,7 +420,7 @@ class Climb:
                 push = [self._room_for(x, w) for x, w in zip(push, up.w, strict=True)]
                 copy_(push, self.here.g)
             self._way = (push, length, radii)
-        self._version = up.w[0]._version
+        self._version = shards(up.w[:1])[0]._version
         self.away = True
 
     def go_to(self, at: Vector) -> None:
@@ -469,7 +470,7 @@ class Climb:
             return
         if self._way is None:
             copy_(self._w, self._home)
-        elif self._w[0]._version == self._version + 1:  # added, and not subtracted yet
+        elif shards(self._w[:1])[0]._version == self._version + 1:  # added, and not subtracted yet
             push, length, radii = self._way
             add_scaled_(self._w, push, length, [-radius for radius in radii])
         self.away = False
