@@ -253,15 +253,25 @@ def test_two_losses_of_one_micro_batch_are_one_gradient() -> None:
     assert w.grad.item() == 10.0
 
 
-def test_other_ways_in_discard_a_window_that_was_never_ended() -> None:
+@pytest.mark.parametrize("way", ["closure", "ascended"])
+def test_other_ways_in_discard_a_window_that_was_never_ended(way: str) -> None:
     task, twin = mlp(), mlp()
     ours, theirs = (VaSSO(BASES["sgd"](t.params()), rho=0.1, theta=0.4) for t in (task, twin))
     one_by_one(task, ours, 0)
     for opt, its in ((ours, task), (theirs, twin)):
-        opt.zero_grad()
-        its.loss(1).backward()
+
+        def closure(opt: SharpnessAware = opt, its: Task = its) -> Tensor:
+            opt.zero_grad()
+            loss = its.loss(1)
+            loss.backward()
+            return loss
+
+        if way == "closure":
+            opt.step(closure)
+            continue
+        closure()
         with opt.ascended():
-            its.loss(1).backward()
+            closure()
         opt.step()
     assert torch.equal(weights(task), weights(twin))
     assert not any(p._backward_hooks for p in task.params())
