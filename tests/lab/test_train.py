@@ -16,8 +16,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import vasso
+from vasso.lab.batches import Batches
 from vasso.lab.data import load, normalised, order, validation_split, wrong_labels
 from vasso.lab.models import build
+from vasso.lab.pixels import InMemory
 from vasso.lab.runs import Run
 from vasso.lab.store import BusyError, Store
 from vasso.lab.tasks import Task
@@ -102,7 +104,7 @@ def test_validation_images_are_taken_before_labels_are_made_wrong() -> None:
     prepared = task.prepare(3)
     assert prepared.validation is not None
     assert not set(prepared.validation.tolist()) & set(prepared.train.tolist())
-    assert bool((prepared.y != prepared.images.train_y[prepared.train]).all())
+    assert bool((prepared.y != prepared.data.train_y[prepared.train]).all())
     assert prepared.realised == 1.0
     assert (len(prepared.train), len(prepared.validation)) == (200, 100)
 
@@ -230,12 +232,10 @@ def test_weights_are_averaged_from_the_share_of_the_run_that_is_asked_for(tmp_pa
 
 
 def test_another_batch_shares_no_image_with_the_batch() -> None:
-    from vasso.lab.batches import Batches
-
-    images = load("digits", train_size=200)
-    batches = Batches(
-        images.train_x, images.train_y, Task().augmentation, images.mean, images.std, 64, seed=0
-    )
+    prepared = Task(train_size=200).prepare(0)
+    images = prepared.data
+    pixels = InMemory(images.train_x, prepared.train, Task().augmentation, images.mean, images.std)
+    batches = Batches(pixels, prepared.y, size=64, seed=0)
     for step in range(2 * batches.per_epoch):
         (_, _, mine), (_, _, other) = batches.at(step), batches.other(step, 0.5)
         assert len(other) == 32

@@ -1,11 +1,11 @@
 """Which samples come at a step? A function of the seed and the step, so there is nothing to save.
 
-| batch      | what it is for                                            |
-|------------|-----------------------------------------------------------|
-| `at`       | the batch of a step                                       |
-| `other`    | an adversary's own batch, none of its images in the first |
-| `drawn`    | a batch at random: what Entropy-SGD walks on              |
-| `everything` | all images in chunks: a full gradient (SVRG, SARAH)     |
+| batch        | what it is for                                            |
+|--------------|-----------------------------------------------------------|
+| `at`         | the batch of a step                                       |
+| `other`      | an adversary's own batch, none of its images in the first |
+| `drawn`      | a batch at random: what Entropy-SGD walks on              |
+| `everything` | all images in chunks: a full gradient (SVRG, SARAH)       |
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from vasso.lab.data import Augmentation, order
+from vasso.lab.data import order
+from vasso.lab.pixels import Pixels
 from vasso.randomness import mixed
 
 Tensors = tuple[Tensor, Tensor, Tensor]
-"""Images, labels and which training images they are."""
+"""Images, labels, and their places among the images that are trained on."""
 
 
 @dataclass(eq=False)
@@ -30,11 +30,8 @@ class Batches:
     """The training images of one process.
 
     Args:
-        x: images, uint8.
-        y: labels.
-        augmentation: what is done to them.
-        mean: per channel.
-        std: per channel.
+        pixels: the images.
+        y: their labels.
         size: images in a step, over all processes.
         seed: of the run.
         drop_last: leaves out a smaller batch at the end of an epoch.
@@ -46,11 +43,8 @@ class Batches:
         ValueError: there are fewer images than in a batch, or fewer in it than processes.
     """
 
-    x: Tensor
+    pixels: Pixels
     y: Tensor
-    augmentation: Augmentation
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
     size: int
     seed: int
     drop_last: bool = True
@@ -67,6 +61,7 @@ class Batches:
         if self.size < self.world:
             raise ValueError(f"a batch of {self.size} cannot be shared by {self.world} processes")
         self._order = lru_cache(maxsize=2)(order)
+        self._stream: tuple[int, Iterator[Tensor]] | None = None
 
     @property
     def per_epoch(self) -> int:
@@ -83,8 +78,23 @@ class Batches:
         Returns:
             The share of this process.
         """
+        places = self._share(self._indices(step))
+        if not self.pixels.ahead_pays:
+            return self._tensors(places, self.seed, step // self.per_epoch)
+        if self._stream is None or self._stream[0] != step:
+            self._stream = step, self._ahead(step)
+        stream = self._stream[1]
+        x = next(stream)
+        last = step % self.per_epoch == self.per_epoch - 1
+        self._stream = None if last else (step + 1, stream)
+        return self._with_labels(x, places)
+
+    def _ahead(self, step: int) -> Iterator[Tensor]:
+        """The images of a step and of the others to the end of its epoch."""
         epoch = step // self.per_epoch
-        return self._tensors(self._share(self._indices(step)), self.seed, epoch)
+        steps = range(step, (epoch + 1) * self.per_epoch)
+        places = [self._share(self._indices(s)) for s in steps]
+        return self.pixels.stream(places, self.seed, epoch)
 
     def other(self, step: int, share: float) -> Tensors:
         """A batch for an adversary of its own: none of the step's images are in it.
@@ -146,140 +156,9 @@ class Batches:
         """Equal shares: a mean over processes is then the mean over the batch."""
         return index[: len(index) - len(index) % self.world][self.rank :: self.world]
 
-    def _tensors(self, index: Tensor, seed: int, epoch: int) -> Tensors:
-        where = index.to(self.x.device)
-        x = self.augmentation(
-            self.x[where], where, seed=seed, epoch=epoch, mean=self.mean, std=self.std
-        )
+    def _tensors(self, places: Tensor, seed: int, epoch: int) -> Tensors:
+        return self._with_labels(next(self.pixels.stream([places], seed, epoch)), places)
+
+    def _with_labels(self, x: Tensor, places: Tensor) -> Tensors:
         x = self.place(x)
-        return x, self.y[where].to(x.device), index.to(x.device)
-
-
-class Pass:
-    """The closure of a batch, which can show its samples; a `vasso.Batch`.
-
-    Args:
-        losses_of: images, labels, indices -> one loss for each sample, with gradients.
-        zero_grad: clears the gradients.
-        backward: of the host.
-        tensors: the batch.
-        mean_of: the loss of the batch, where it is not the mean over the samples.
-    """
-
-    def __init__(
-        self,
-        losses_of: Callable[..., Tensor],
-        zero_grad: Callable[[], None],
-        backward: Callable[[Tensor], Any],
-        tensors: tuple[Tensor, ...],
-        mean_of: Callable[..., Tensor] | None = None,
-    ) -> None:
-        self.losses_of, self.zero_grad, self.backward = losses_of, zero_grad, backward
-        self.tensors, self.mean_of = tensors, mean_of
-        self.noted: Tensor | None = None
-
-    def __call__(self) -> Tensor:
-        self.zero_grad()
-        loss = self.loss()
-        self.backward(loss)
-        return loss
-
-    def loss(self) -> Tensor:
-        """The loss of the batch, with gradients."""
-        if self.mean_of is not None:
-            return self.mean_of(*self.tensors)
-        losses = self.losses_of(*self.tensors)
-        self.noted = losses.detach()
-        return losses.mean()
-
-    def __len__(self) -> int:
-        return len(self.tensors[0])
-
-    @torch.no_grad()
-    def losses(self) -> Tensor:
-        """The loss of each sample at the current weights."""
-        return self.losses_of(*self.tensors)
-
-    def subset(self, indices: Tensor) -> Pass:
-        """Some of the samples.
-
-        Args:
-            indices: which.
-
-        Returns:
-            A batch of them.
-        """
-        return self._like(tuple(t[indices.to(t.device)] for t in self.tensors))
-
-    def split(self, m: int) -> list[Pass]:
-        """All samples in chunks.
-
-        Args:
-            m: samples in a chunk; the last may have fewer.
-
-        Returns:
-            The chunks in order.
-        """
-        columns = [torch.split(tensor, m) for tensor in self.tensors]
-        return [self._like(row) for row in zip(*columns, strict=True)]
-
-    def _like(self, tensors: tuple[Tensor, ...]) -> Pass:
-        return Pass(self.losses_of, self.zero_grad, self.backward, tensors, self.mean_of)
-
-
-class Source:
-    """Data beyond the batch at hand, for the methods that need it; a `vasso.Source`.
-
-    Args:
-        batches: the training images.
-        closure_of: a batch -> its closure.
-
-    Attributes:
-        step: the step under way; to be set before it begins.
-    """
-
-    def __init__(self, batches: Batches, closure_of: Callable[[Tensors], Pass]) -> None:
-        self.batches, self.closure_of = batches, closure_of
-        self.step, self._number = 0, 0
-
-    def begin(self, step: int) -> None:
-        """Tells which step is under way.
-
-        Args:
-            step: completed steps.
-        """
-        self.step, self._number = step, 0
-
-    def fresh(self) -> Pass:
-        """The closure of a batch drawn at random."""
-        self._number += 1
-        return self.closure_of(self.batches.drawn(self.step, self._number))
-
-    def full(self) -> Everything:
-        """The closure of the whole training set."""
-        return Everything(self)
-
-
-class Everything:
-    """The mean gradient over all training images, taken in chunks.
-
-    Args:
-        source: where they are.
-    """
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.cost = len(source.batches.y) / source.batches.size
-
-    def __call__(self) -> Tensor:
-        batches = self.source.batches
-        total = torch.zeros(())
-        for first, tensors in enumerate(batches.everything(self.source.step // batches.per_epoch)):
-            chunk = self.source.closure_of(tensors)
-            if not first:
-                chunk.zero_grad()
-            share = len(chunk) * batches.world / len(batches.y)
-            loss = chunk.loss() * share
-            chunk.backward(loss)
-            total = total.to(loss.device) + loss.detach()
-        return total
+        return x, self.y[places.to(self.y.device)].to(x.device), places.to(x.device)

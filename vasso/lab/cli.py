@@ -46,6 +46,7 @@ class Place:
         strategy: auto, ddp, ... as Lightning Fabric calls it.
         checkpoint_steps: steps between checkpoints within an epoch, 0 for none.
         checkpoint_seconds: longest time between checkpoints.
+        workers: processes that decode image files, where a data set is not in memory.
     """
 
     store: Path = STORE
@@ -55,6 +56,7 @@ class Place:
     strategy: str = "auto"
     checkpoint_steps: int = 0
     checkpoint_seconds: float = 60.0
+    workers: int = 4
 
     def how(self) -> dict[str, Any]:
         """Settings of `vasso.lab.training.How`.
@@ -65,14 +67,15 @@ class Place:
         Raises:
             ValueError: one is out of range.
         """
-        for name in ("devices", "checkpoint_steps", "checkpoint_seconds"):
+        for name in ("devices", "checkpoint_steps", "checkpoint_seconds", "workers"):
             if getattr(self, name) < (name == "devices"):
                 raise ValueError(f"{name} must not be {getattr(self, name)}")
         if self.data_root is not None and not self.data_root.is_dir():
             raise ValueError(f"there is no data folder {str(self.data_root)!r}")
-        rest = {"accelerator": self.accelerator, "devices": self.devices}
-        rest |= {"strategy": self.strategy, "checkpoint_steps": self.checkpoint_steps}
-        return {"data": self.data_root, "checkpoint_seconds": self.checkpoint_seconds, **rest}
+        rest = {
+            key: value for key, value in vars(self).items() if key not in {"store", "data_root"}
+        }
+        return {"data": self.data_root, **rest}
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Train:
         with usage():
             run = Run.of(self.run.as_tables())
             how = self.place.how()
-            run.task.check_is_there()
+            prepare_data([run.task], self.place.data_root)
             store = Store(self.place.store)
         return train_here(run, store, how)
 
@@ -183,9 +186,9 @@ class Study:
             if self.dry_run:
                 return self.show(study, runs)
             study.check_is_there(self.scale)
+            prepare_data([run.task for run in runs], self.place.data_root)
             store = Store(self.place.store)
-            missing = [run for run in runs if store.folder(run.id).result is None]
-            prepare_data([run.task for run in missing], self.place.data_root)
+        missing = [run for run in runs if store.folder(run.id).result is None]
         say(f"{study.question}\n{len(runs)} runs, {len(missing)} to do, into {store.root}")
         return train_all(missing, store, how, self.jobs)
 

@@ -8,65 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from vasso.batchnorm import Statistics, evaluating
-from vasso.lab.data import normalised
-
-CHUNK = 500
-"""Images in a pass; a test holds no activations, and larger chunks are not faster on a CPU."""
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Images to test on, as they are stored.
-
-    Args:
-        x: images, uint8.
-        y: labels.
-        mean: per channel.
-        std: per channel.
-        place: puts images on the device.
-    """
-
-    x: Tensor
-    y: Tensor
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    place: Callable[[Tensor], Tensor] = lambda x: x
-
-    def chunks(self, rank: int = 0, world: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images, normalised.
-
-        Args:
-            rank: of this process.
-            world: how many share the work.
-
-        Yields:
-            Images and labels.
-        """
-        mine = self.x[rank::world], self.y[rank::world]
-        for x, y in zip(*(torch.split(t, CHUNK) for t in mine), strict=True):
-            images = self.place(normalised(x, self.mean, self.std))
-            yield images, y.to(images.device)
-
-    def some(self, count: int) -> Examples:
-        """Some of them, evenly spaced: files may be sorted by class.
-
-        Args:
-            count: how many, at most all.
-
-        Returns:
-            Examples.
-        """
-        count = min(count, len(self.y))
-        kept = torch.arange(count) * len(self.y) // count
-        kept = kept.to(self.x.device)
-        return Examples(self.x[kept], self.y[kept], self.mean, self.std, self.place)
+from vasso.lab.pixels import Examples
 
 
 @torch.no_grad()
@@ -74,6 +22,7 @@ def score(
     model: nn.Module,
     examples: Examples,
     criterion: Callable[[Tensor, Tensor], Tensor],
+    place: Callable[[Tensor], Tensor],
     rank: int = 0,
     world: int = 1,
 ) -> Tensor:
@@ -83,6 +32,7 @@ def score(
         model: the model.
         examples: what it is tested on.
         criterion: the loss of each sample.
+        place: puts images on the device.
         rank: of this process.
         world: how many share the work.
 
@@ -92,7 +42,8 @@ def score(
     total = torch.zeros(3, dtype=torch.float64)
     with evaluating(model):
         for x, y in examples.chunks(rank, world):
-            logits = model(x).float()
+            logits = model(place(x)).float()
+            y = y.to(logits.device)
             right = (logits.argmax(dim=1) == y).sum()
             sums = torch.stack([criterion(logits, y).double().sum(), right.double()])
             total += torch.cat([sums, sums.new_tensor([len(y)])]).cpu()
@@ -100,12 +51,15 @@ def score(
 
 
 @contextmanager
-def reestimated(model: nn.Module, examples: Examples | None) -> Iterator[None]:
+def reestimated(
+    model: nn.Module, examples: Examples | None, place: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
     """Inside, BatchNorm's statistics are those of some examples; afterwards they are the old.
 
     Args:
         model: the model.
         examples: of which; None leaves the statistics as they are.
+        place: puts images on the device.
 
     Yields:
         Nothing.
@@ -117,7 +71,7 @@ def reestimated(model: nn.Module, examples: Examples | None) -> Iterator[None]:
     before = statistics.copy()
     try:
         with torch.random.fork_rng(devices=[]):
-            update_bn((x for x, _ in examples.chunks()), model)
+            update_bn((place(x) for x, _ in examples.chunks()), model)
         yield
     finally:
         statistics.put_back(before)

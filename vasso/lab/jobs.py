@@ -88,6 +88,8 @@ class Crew:
     def __init__(self, store: Path, how: Mapping[str, Any], jobs: int, display: Display) -> None:
         self.store, self.how, self.jobs, self.display = store, dict(how), jobs, display
         self.outcome = Outcome()
+        self.context = get_context("forkserver")  # heavy modules are imported once for all
+        self.context.set_forkserver_preload(["vasso.lab.train"])
 
     def work(self, runs: list[Run]) -> Outcome:
         """Trains all runs.
@@ -116,9 +118,8 @@ class Crew:
         return self.outcome
 
     def _hire(self, number: int) -> Job:
-        context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=worker, args=(theirs, self.store, self.how), daemon=True)
+        ours, theirs = self.context.Pipe()
+        process = self.context.Process(target=worker, args=(theirs, self.store, self.how))
         process.start()
         theirs.close()
         return Job(number, process, ours)
@@ -179,10 +180,13 @@ def worker(line: Connection, store: Path, how: Mapping[str, Any]) -> None:
         how: settings of `vasso.lab.training.How`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who hired it is asked, and asks us
+    import torch
+
     from vasso.lab.store import BusyError, Store
     from vasso.lab.train import Stopped, train
     from vasso.lab.training import How
 
+    torch.set_num_threads(1)
     watch = Teller(line)
     for table in iter(lambda: received(line), None):
         try:

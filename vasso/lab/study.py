@@ -26,9 +26,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from vasso.lab.methods import Method
 from vasso.lab.runs import Run
 from vasso.lab.settings import name_of, nearest
-from vasso.lab.tasks import NotThereYetError
+from vasso.lab.tasks import NotThereYetError, Task
 
 SCALES = ("paper", "cpu")
 MEASURES = ("accuracy",)
@@ -185,15 +186,16 @@ def _scale(name: str, table: Mapping[str, Any], where: str) -> Scale:
 
 
 def _grid(scale: Mapping[str, Any], grid: Mapping[str, Any], where: str) -> Iterator[Run]:
-    tasks = expanded({**scale.get("task", {}), **grid.get("task", {})})
+    tables = expanded({**scale.get("task", {}), **grid.get("task", {})})
+    tasks = [Task.of(table, f"{where}, task") for table in tables]
     methods = [
-        method
+        Method.of(table, f"{where}, method")
         for chosen in grid.get("methods", [{}])
-        for method in expanded({**scale.get("method", {}), **chosen})
+        for table in expanded({**scale.get("method", {}), **chosen})
     ]
     seeds = seeds_of(grid.get("seeds", scale.get("seeds", 1)), where)
     for task, method, seed in itertools.product(tasks, methods, seeds):
-        yield Run.of({"task": task, "method": method, "seed": seed}, where)
+        yield Run(task, method, seed)
 
 
 def expanded(table: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -18,7 +18,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from vasso.lab.data import NAMES as DATA
-from vasso.lab.data import Augmentation, Images, load, validation_split, wrong_labels
+from vasso.lab.data import (
+    Augmentation,
+    Folder,
+    Images,
+    load,
+    open_folder,
+    validation_split,
+    wrong_labels,
+)
+from vasso.lab.data.split import stratified
 from vasso.lab.models import MODELS, build
 from vasso.lab.settings import filled, name_of
 from vasso.parts import Range
@@ -26,6 +35,8 @@ from vasso.parts import Range
 Criterion: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """The output of a model and the labels -> one loss for each sample."""
 
+ON_DISK = ("imagenet",)
+"""Too large for memory: decoded as training goes."""
 LATER = {"iwslt14": "data", "transformer-iwslt": "model"}
 """What studies name already, and what cannot be trained yet."""
 
@@ -64,6 +75,7 @@ class Task:
         precision: of the passes, as Fabric calls it.
         reestimate: training images on which BatchNorm's statistics are estimated anew before a
             test; 0 takes the running ones.
+        test_size: test images, evenly spaced; None for all.
         test_every: epochs from test to test; the last epoch and the best by validation so far are
             always tested.
 
@@ -93,6 +105,7 @@ class Task:
     label_smoothing: float = 0.0
     precision: Literal["32-true", "bf16-mixed", "bf16-true", "64-true"] = "32-true"
     reestimate: int = 0
+    test_size: int | None = None
     test_every: int = 1
 
     def __post_init__(self) -> None:
@@ -101,7 +114,7 @@ class Task:
         _known("loss", self.loss, ("cross-entropy",))
         for name in ("epochs", "batch", "test_every"):
             Range(least=1).check(name, getattr(self, name))
-        for name in ("steps", "size", "train_size"):
+        for name in ("steps", "size", "train_size", "test_size"):
             Range(least=1).check(name, 1 if getattr(self, name) is None else getattr(self, name))
         for name in ("validation", "reestimate"):
             Range(least=0).check(name, getattr(self, name))
@@ -164,44 +177,45 @@ class Task:
             What training needs.
         """
         self.check_is_there()
-        images = self._images(seed, root)
-        train = torch.arange(len(images.train_y))
-        held: Tensor | None = None
+        data = self._data(seed, root)
+        labels = data.train_y if isinstance(data, Images) else data.train.y
+        rows = torch.arange(len(labels))
+        if self.train_size is not None:
+            rows = stratified(labels, self.train_size + self.validation, seed)
+        train, held = rows, None
         if self.validation:
-            train, held = validation_split(images.train_y, self.validation, seed)
-        y = images.train_y[train]
+            among, apart = validation_split(labels[rows], self.validation, seed)
+            train, held = rows[among], rows[apart]
+        y, realised = labels[train], 0.0
         if self.wrong:
-            y, realised = wrong_labels(
-                y, self.wrong, images.classes, kind=self.wrong_kind, seed=seed
-            )
-        else:
-            realised = 0.0
-        return Prepared(images, train, y, held, realised)
+            kind = self.wrong_kind
+            y, realised = wrong_labels(y, self.wrong, data.classes, kind=kind, seed=seed)
+        return Prepared(data, train, y, held, realised)
 
-    def _images(self, seed: int, root: Path | None) -> Images:
+    def _data(self, seed: int, root: Path | None) -> Images | Folder:
         if ":" in self.data:
             own = imported(self.data)(seed=seed)
-            if not isinstance(own, Images):
+            if not isinstance(own, Images | Folder):
                 raise TypeError(f"{self.data} gave {type(own).__name__}, not vasso.lab.data.Images")
-            return own if self.train_size is None else own.subset(self._wanted(), seed)
-        whole = _loaded(self.data, root, self.size)
-        return whole if self.train_size is None else whole.subset(self._wanted(), seed)
+            return own
+        found = loaded(self.data, root, self.size)
+        if isinstance(found, Folder) and self.resized_crop:
+            return replace(found, size=self.resized_crop)  # tests show what training shows
+        return found
 
-    def _wanted(self) -> int:
-        return (self.train_size or 0) + self.validation
-
-    def build_model(self, images: Images, seed: int) -> nn.Module:
+    def build_model(self, data: Images | Folder, seed: int) -> nn.Module:
         """Makes the model for some images.
 
         Args:
-            images: what it is for.
+            data: what it is for.
             seed: of its initial weights.
 
         Returns:
             The model.
         """
-        channels, size = images.train_x.shape[1], self.resized_crop or images.train_x.shape[2]
-        shape: dict[str, int] = {"classes": images.classes, "channels": channels, "size": size}
+        channels, size = data.train_x.shape[1:3] if isinstance(data, Images) else (3, data.size)
+        size = self.resized_crop or size
+        shape: dict[str, int] = {"classes": data.classes, "channels": channels, "size": size}
         if ":" in self.model:
             own: nn.Module = imported(self.model)(**shape, seed=seed)
             return own
@@ -226,14 +240,14 @@ class Prepared:
     """A task's data, split.
 
     Attributes:
-        images: all of it.
+        data: all of it.
         train: which of the training images are trained on.
         y: their labels, wrong ones among them.
         validation: which are held out, None if none are.
         realised: the share of labels that is wrong.
     """
 
-    images: Images
+    data: Images | Folder
     train: Tensor
     y: Tensor
     validation: Tensor | None
@@ -268,7 +282,7 @@ def imported(name: str) -> Any:
 
 
 def prepare_data(tasks: Iterable[Task], root: Path | None) -> None:
-    """Reads all data that some tasks need, once: what is missing is missed before anything starts.
+    """Reads all that some tasks need, once: what is missing is missed before anything starts.
 
     Downloads and reduced images are then there before several processes want them.
 
@@ -276,17 +290,30 @@ def prepare_data(tasks: Iterable[Task], root: Path | None) -> None:
         tasks: the tasks.
         root: where data are.
     """
-    for task in {(task.data, task.size): task for task in tasks}.values():
+    wanted = {(task.data, task.size, task.model, task.loss): task for task in tasks}
+    for task in wanted.values():
         task.check_is_there()
-        if ":" in task.data:
-            imported(task.data)
-        else:
-            load(task.data, root=root, size=task.size)
+        for name in (task.data, task.model, task.loss):
+            if ":" in name:
+                imported(name)
+        if ":" not in task.data:
+            loaded(task.data, root, task.size)
 
 
 @lru_cache(maxsize=2)
-def _loaded(name: str, root: Path | None, size: int | None) -> Images:
-    """A worker trains many runs on the same data: it reads them once."""
+def loaded(name: str, root: Path | None, size: int | None) -> Images | Folder:
+    """A data set; kept, because a process trains many runs on the same data.
+
+    Args:
+        name: which.
+        root: where data are.
+        size: pixels a side, None as they are.
+
+    Returns:
+        In memory, unless it is too large.
+    """
+    if name in ON_DISK and size is None:
+        return open_folder(name, root=root)
     return load(name, root=root, size=size)
 
 

@@ -20,8 +20,11 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from vasso.lab.batches import Batches, Pass, Source, Tensors
-from vasso.lab.evaluate import Examples, reestimated, score
+from vasso.lab.batches import Batches, Tensors
+from vasso.lab.data import Images
+from vasso.lab.evaluate import reestimated, score
+from vasso.lab.passes import Pass, Source
+from vasso.lab.pixels import Examples, InMemory, OnDisk, Pixels, examples_of
 from vasso.lab.runs import Run
 from vasso.lab.tasks import Prepared
 from vasso.randomness import mixed
@@ -41,6 +44,7 @@ class How:
         strategy: as Fabric calls it.
         checkpoint_steps: steps from checkpoint to checkpoint; 0 for none within an epoch.
         checkpoint_seconds: at most so long from checkpoint to checkpoint.
+        workers: processes that decode image files, where a data set is not in memory.
     """
 
     data: Path | None = None
@@ -49,6 +53,7 @@ class How:
     strategy: str = "auto"
     checkpoint_steps: int = 0
     checkpoint_seconds: float = 60.0
+    workers: int = 4
 
     def fabric(self, precision: Any) -> Fabric:
         """The host.
@@ -148,9 +153,9 @@ class Training:
     # -- setting up -------------------------------------------------------------------------------
 
     def _set_up_model(self, prepared: Prepared) -> None:
-        task, images = self.run.task, prepared.images
+        task, data = self.run.task, prepared.data
         torch.manual_seed(self.run.seed)
-        bare = task.build_model(images, self.run.seed)
+        bare = task.build_model(data, self.run.seed)
         self.convolves = any(isinstance(m, nn.Conv2d) for m in bare.modules())
         if self.convolves and self.fabric.device.type == "cpu" and "bf16" in task.precision:
             warn_of_slow_bf16()
@@ -161,20 +166,15 @@ class Training:
         self.criterion = task.criterion
         mean = partial(_mean, self.criterion)
         samples = len(prepared.train)
-        self.own_loss = self.run.method.build_loss(bare, samples, images.classes, mean)
+        self.own_loss = self.run.method.build_loss(bare, samples, data.classes, mean)
         if self.own_loss is not None:
             self.own_loss.to(self.fabric.device)
 
     def _set_up_data(self, prepared: Prepared) -> None:
-        task, images, held = self.run.task, prepared.images, prepared.validation
-        x = self._near(images.train_x[prepared.train])
-        y = prepared.y.to(x.device)
+        task, data, workers = self.run.task, prepared.data, self.how.workers
         self.batches = Batches(
-            x,
-            y,
-            task.augmentation,
-            images.mean,
-            images.std,
+            self._pixels(prepared),
+            prepared.y,
             size=task.batch,
             seed=self.run.seed,
             drop_last=task.drop_last,
@@ -182,17 +182,24 @@ class Training:
             world=self.fabric.world_size,
             place=self._place,
         )
-        about = images.mean, images.std, self._place
-        self.seen = Examples(x, y, *about).some(task.reestimate or len(y))
-        self.test = Examples(images.test_x, images.test_y, *about)
+        seen = examples_of(data, prepared.train, prepared.y, workers)
+        self.seen = seen.some(task.reestimate or len(prepared.y))
+        self.test = examples_of(data, workers=workers)
+        if task.test_size is not None:
+            self.test = self.test.some(task.test_size)
         self.validation: Examples | None = None
-        if held is not None:
-            self.validation = Examples(images.train_x[held], images.train_y[held], *about)
+        if prepared.validation is not None:
+            self.validation = examples_of(data, prepared.validation, workers=workers)
 
-    def _near(self, x: Tensor) -> Tensor:
-        """Small data sets live on the GPU."""
-        small = x.numel() * x.element_size() <= IN_MEMORY
-        return x.to(self.fabric.device) if small else x
+    def _pixels(self, prepared: Prepared) -> Pixels:
+        """Training images: small data sets live on the GPU, the largest in files."""
+        data, rows, augmentation = prepared.data, prepared.train, self.run.task.augmentation
+        if not isinstance(data, Images):
+            return OnDisk(data, rows, augmentation, self.how.workers)
+        x = data.train_x[rows]
+        if x.numel() <= IN_MEMORY:
+            x = x.to(self.fabric.device)
+        return InMemory(x, rows, augmentation, data.mean, data.std)
 
     def _place(self, x: Tensor) -> Tensor:
         x = x.to(self.fabric.device, self.dtype, non_blocking=True)
@@ -221,7 +228,7 @@ class Training:
     def take_step(self) -> None:
         """One step of the run: its batch, its learning rate, its random numbers."""
         started = time.perf_counter()
-        torch.manual_seed(mixed(self.run.seed, self.step, self.fabric.global_rank))
+        self._seed(mixed(self.run.seed, self.step, self.fabric.global_rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(self.step)
         self.source.begin(self.step)
@@ -236,6 +243,12 @@ class Training:
             self.own_loss.update()
         self.step += 1
         self.sums.add(loss, len(batch), time.perf_counter() - started)
+
+    def _seed(self, seed: int) -> None:
+        """Of this device alone: `torch.manual_seed` asks every kind of device, for half a ms."""
+        torch.default_generator.manual_seed(seed)
+        if self.fabric.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def _closure_of(self, tensors: Tensors) -> Pass:
         mean = self._own_mean if self.own_loss is not None else None
@@ -310,7 +323,7 @@ class Training:
         if averaged and self.average is not None:
             model, found["averaged"] = self.average, True
         anew = self.seen if self.run.task.reestimate or averaged else None
-        with self.fabric.autocast(), torch.no_grad(), reestimated(model, anew):
+        with self.fabric.autocast(), torch.no_grad(), reestimated(model, anew, self._place):
             yield model
 
     def _score(self, model: nn.Module, name: str, examples: Examples) -> dict[str, float]:
@@ -320,7 +333,7 @@ class Training:
 
     def _scored(self, model: nn.Module, examples: Examples) -> list[float]:
         ranks = self.fabric.global_rank, self.fabric.world_size
-        sums = score(model, examples, self.criterion, *ranks)
+        sums = score(model, examples, self.criterion, self._place, *ranks)
         if self.fabric.world_size > 1:
             added: Any = self.fabric.all_reduce(sums.to(self.fabric.device), reduce_op="sum")
             sums = added.cpu()

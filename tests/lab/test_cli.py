@@ -1,0 +1,195 @@
+"""The command: what it shows, what it refuses before anything starts, stop and go on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vasso.lab import cli
+from vasso.lab.store import FORMAT, Store
+
+MINE = """
+question = "Which is it?"
+[cpu]
+seeds = 2
+task = { train_size = 100, validation = 50, batch = 50, epochs = EPOCHS }
+[[cpu.grid]]
+methods = [{ name = "SGD" }, { name = "VaSSO", rho = 0.1 }]
+"""
+
+
+def called(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        cli.main(list(words))
+    return int(end.value.code or 0)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("EPOCHS", "2"))
+    return str(path)
+
+
+def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--store", str(tmp_path / "runs"), "--accelerator", "cpu"]
+    words = ["--method", "looksam", "--set", "k=2", "alpha=0.5", "--rho", "0.1"]
+    task = ["--train-size", "100", "--batch", "50", "--epochs", "2", "--seed", "3", "--flip"]
+    assert called("train", *words, *task, *place) == 0
+    (folder,) = Store(tmp_path / "runs").folders()
+    run = folder.settings["run"]
+    assert run["method"]["settings"] == {"k": 2, "alpha": 0.5, "rho": 0.1}
+    assert (run["task"]["epochs"], run["task"]["flip"], run["seed"]) == (2, True, 3)
+    assert str(folder.path) in capsys.readouterr().out
+    assert called("train", *words, *task, *place) == 0
+    assert len(folder.metrics("start")) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--method", "VaSO"], "no method is called 'VaSO'. Did you mean 'VaSSO'?"),
+        (["train", "--data", "digit"], "no data is called 'digit'. Did you mean 'digits'?"),
+        (["train", "--model", "resnet"], "no model is called 'resnet'. Did you mean 'resnet8'?"),
+        (["train", "--theta", "1.5"], "theta must be above 0 and at most 1, got 1.5"),
+        (["train", "--rho", "big"], "rho must be a number or a schedule"),
+        (["train", "--epochs", "0"], "epochs must be at least 1, got 0"),
+        (["train", "--set", "k"], "'k' is not a setting: write name=value"),
+        (["train", "--set", "k=3"], "VaSSO has no setting 'k'"),
+        (["train", "--data-root", "/no/such"], "there is no data folder '/no/such'"),
+        (["train", "--devices", "0"], "devices must not be 0"),
+        (["train", "--data", "nowhere:data"], "No module named 'nowhere'"),
+        (["train", "--data", "iwslt14"], "is not there yet"),
+        (["study", "label-nose"], "no study is called 'label-nose'. Did you mean 'label-noise'?"),
+        (["study", "no.toml"], "there is no file 'no.toml'"),
+        (["study", "radius", "--scale", "gpu"], "no scale of radius is called 'gpu'"),
+        (["study", "radius", "--jobs", "0"], "jobs must be at least 1, got 0"),
+        (["study", "radius", "--set", "epochs=x"], "epochs must be a whole number, got 'x'"),
+        (["study", "radius", "--set", "epoch=3"], "no setting 'epoch'. Did you mean 'epochs'?"),
+        (["study", "radius", "--only", "nothing"], "no run of radius has 'nothing' in its id"),
+        (["study", "hessian"], "a measurement that is not there yet (Hessian spectrum)"),
+        (["study", "translation", "--scale", "paper"], "not there yet"),
+        (["list", "studys"], "no list is called 'studys'. Did you mean 'studies'?"),
+        (["list", "studies", "radios"], "Did you mean 'radius'?"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert called(*words) == cli.WRONG
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_flag_that_is_not_there_suggests_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("train", "--epoch", "3") == cli.WRONG
+    assert "--epochs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["list", "train", "study"])
+def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(command, "--help") == 0
+    assert capsys.readouterr().out.count(f"vasso {command}") >= 3
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, word in (("methods", "VaSSO"), ("data", "cifar10"), ("models", "resnet8")):
+        assert called("list", kind) == 0
+        assert word in capsys.readouterr().out
+    assert called("list", "studies", "label-noise") == 0
+    shown = capsys.readouterr().out
+    assert "0.75 VaSSO 0.2: 85.02 ± 0.39" in shown
+    assert "open: " in shown
+
+
+def test_a_dry_run_trains_nothing(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called("study", mine, "--dry-run", "--store", str(tmp_path / "runs")) == 0
+    assert capsys.readouterr().out.count("missing") == 4
+    assert not (tmp_path / "runs").exists()
+    assert called("study", "hessian", "--dry-run", "--store", str(tmp_path / "runs")) == 0
+    assert "not there yet" in capsys.readouterr().err
+
+
+def test_a_newer_store_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "store.json").write_text(json.dumps({"format": FORMAT + 1}))
+    assert called("train", "--store", str(tmp_path)) == cli.FAILED
+    assert "update vasso" in capsys.readouterr().err
+
+
+def test_a_store_that_holds_something_else_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    assert called("train", "--store", str(tmp_path)) == cli.FAILED
+    assert "holds other things" in capsys.readouterr().err
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "vasso.lab", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
+
+
+def until(condition: object, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.02)
+
+
+def test_a_study_is_stopped_and_goes_on(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two jobs; Ctrl-C; the same command again does the rest and nothing twice."""
+    Path(mine).write_text(MINE.replace("EPOCHS", "60"))
+    store = tmp_path / "runs"
+    words = ("study", mine, "--jobs", "2", "--store", str(store), "--accelerator", "cpu")
+    process = start(*words)
+    until(lambda: len(list(store.glob("*/checkpoint.pt"))) >= 2)
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == cli.INTERRUPTED, out
+    assert "the same command goes on" in out
+    folders = Store(store).folders()
+    reached = [folder.load("checkpoint.pt")["step"] for folder in folders if folder.result is None]
+    assert reached
+    assert all(step > 0 for step in reached)
+    assert called(*words) == 0
+    folders = Store(store).folders()
+    assert len(folders) == 4
+    assert all(folder.result is not None for folder in folders)
+    starts = [folder.metrics("start")[-1]["step"] for folder in folders]
+    assert sorted(step for step in starts if step) == sorted(reached)
+    assert all(line["threads"] == 1 for f in folders for line in f.metrics("start"))
+    capsys.readouterr()
+    assert called(*words) == 0
+    assert "4 runs, 0 to do" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_does_not_keep_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bad runs, and one that another process has: the rest is done, and all is said."""
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("EPOCHS", "1") + "[[cpu.grid]]\ntask = { batch = 5000 }\n")
+    store = Store(tmp_path / "runs")
+    run = next(r for r in cli.studies.load(str(path)).at("cpu").runs if r.method.name == "VaSSO")
+    with store.folder(run.id).locked():
+        words = ("study", str(path), "--store", str(store.root), "--accelerator", "cpu")
+        assert called(*words) == cli.FAILED
+    said = capsys.readouterr().err
+    assert said.count("a batch of 5000 does not fit") >= 2
+    assert "1 runs are being trained by another process" in said
+    assert len([f for f in store.folders() if f.result is not None]) == 3

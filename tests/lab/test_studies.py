@@ -1,0 +1,280 @@
+"""Studies: every file is read and expanded; settings and figures are those of the paper."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import vasso
+from vasso.lab import study as studies
+from vasso.lab.methods import Method
+from vasso.lab.runs import Run
+from vasso.lab.store import Store
+from vasso.lab.tasks import LATER, NotThereYetError
+from vasso.lab.train import train
+from vasso.lab.training import How
+
+NAMES = [
+    "cifar10",
+    "cifar100",
+    "friendly-adversary",
+    "hessian",
+    "imagenet",
+    "label-noise",
+    "label-noise-human",
+    "m-sharpness",
+    "noisy-adversary",
+    "radius",
+    "snr",
+    "sphere",
+    "translation",
+]
+WAITING = {"hessian", "m-sharpness", "snr", "sphere", "translation"}
+CPU = How(accelerator="cpu", workers=0)
+
+
+def test_there_is_a_study_for_every_table_and_figure() -> None:
+    assert studies.names() == NAMES
+    shown = {studies.load(name).shows for name in NAMES}
+    tables = {f"Table {i}" for i in range(1, 7)}
+    figures = {"Figure 1a", "Figure 1b", "Figure 1c", "Figure 2a to 2d", "Figure 2e"}
+    assert shown == tables | figures | {""}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", studies.SCALES)
+def test_every_study_expands_at_both_scales(name: str, scale: str) -> None:
+    study = studies.load(name)
+    runs = study.at(scale).runs
+    assert study.question.endswith("?")
+    assert len({run.id for run in runs}) == len(runs)
+    assert bool(runs) == (name != "sphere")
+    if scale == "paper":
+        assert study.at(scale).open
+    for run in runs:
+        assert Run.of(run.in_full()) == run
+
+
+@pytest.mark.parametrize("name", sorted(WAITING))
+def test_what_cannot_be_answered_yet_says_so(name: str) -> None:
+    with pytest.raises(NotThereYetError, match="not there yet"):
+        studies.load(name).check_is_there("cpu")
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - WAITING))
+def test_what_can_be_answered_is_not_refused(name: str) -> None:
+    for scale in studies.SCALES:
+        studies.load(name).check_is_there(scale)
+
+
+def settings(name: str, **wanted: Any) -> list[Run]:
+    runs = studies.load(name).at("paper").runs
+    return [r for r in runs if all(vars(r.task).get(k, None) == v for k, v in wanted.items())]
+
+
+def test_table_1_is_run_as_the_paper_says() -> None:
+    runs = settings("cifar10", model="resnet18")
+    methods = {run.method.label: run.method for run in runs}
+    assert set(methods) == {
+        "SGD", "SAM rho=0.1", "ASAM rho=0.1", "FisherSAM rho=0.1", "VaSSO rho=0.1 theta=0.4"
+    }  # fmt: skip
+    assert methods["SGD"].weight_decay == 5e-4
+    assert methods["VaSSO rho=0.1 theta=0.4"].weight_decay == 1e-3
+    assert {m.lr for m in methods.values()} == {0.05}
+    assert {(r.task.epochs, r.task.batch, r.task.cutout) for r in runs} == {(200, 128, 16)}
+    pyramid = settings("cifar10", model="pyramidnet110")
+    assert {(r.task.epochs, r.task.batch, r.method.lr) for r in pyramid} == {(300, 256, 0.1)}
+    labels = {r.method.label for r in pyramid}
+    assert "VaSSO rho=0.2 theta=0.9" in labels
+    vgg = {r.method.label for r in settings("cifar10", model="vgg11_bn")}
+    assert "VaSSO rho=0.05 theta=0.9" in vgg
+
+
+def test_table_6_is_run_as_the_paper_says() -> None:
+    runs = studies.load("label-noise").at("paper").runs
+    found = Counter((run.task.wrong, run.method.label) for run in runs)
+    methods = ["SAM rho=0.1", *(f"VaSSO rho=0.1 theta={theta}" for theta in (0.9, 0.4, 0.2))]
+    assert found == {(wrong, m): 3 for wrong in (0.25, 0.5, 0.75) for m in methods}
+    assert {run.task.model for run in runs} == {"resnet18"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_figures_have_a_source_and_name_runs_of_the_study(name: str) -> None:
+    study = studies.load(name)
+    methods = {r.method.name if r.method.name != "plain" else r.method.base
+               for r in study.at("paper").runs}  # fmt: skip
+    models = {run.task.model for run in study.at("paper").runs}
+    for known in study.known:
+        assert known["source"]
+        assert known["measure"]
+        for figure in known["figures"]:
+            assert isinstance(figure["mean"], float)
+            assert figure.get("model") in {None, *models}
+            frontier = "gradients" in figure
+            assert frontier or figure.get("method") in {None, *methods}
+
+
+def test_published_figures_are_those_of_the_paper() -> None:
+    def mean(study: str, source: int = 0, **wanted: Any) -> float:
+        rows = studies.load(study).known[source]["figures"]
+        (row,) = (r for r in rows if all(r.get(k) == v for k, v in wanted.items()))
+        return float(row["mean"])
+
+    assert mean("cifar10", model="resnet18", method="VaSSO") == 96.77
+    assert mean("cifar10", 1, method="SAM") == 96.72
+    assert mean("cifar100", model="wrn28_10", method="VaSSO") == 85.06
+    assert mean("cifar100", 1, method="VaSSO", theta=0.4) == 84.67
+    assert mean("imagenet", model="vit_s32", method="VaSSO+GSAM") == 69.61
+    assert mean("label-noise", wrong=0.75, method="SAM") == 75.36
+    assert mean("label-noise", wrong=0.75, theta=0.2) == 85.02
+    assert mean("translation", theta=0.4) == 34.88
+    assert mean("hessian", method="VaSSO") == 23.32
+
+
+def read(text: str) -> studies.Study:
+    return studies.read(text, "mine", "mine.toml")
+
+
+ONE = 'question = "?"\n[cpu]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("question = ", "mine.toml is not TOML"),
+        ("[cpu]\n", "mine.toml has no question"),
+        ('question = "?"\n', "mine.toml has no scale"),
+        ('question = "?"\n[cpi]\n', "mine.toml has no 'cpi'. Did you mean 'cpu'?"),
+        (ONE + "seed = 3\n", "mine.toml, cpu has no 'seed'. Did you mean 'seeds'?"),
+        (ONE + "seeds = 0\n", "seeds must be a number above 0 or a list of seeds, got 0"),
+        (ONE + "task = { epoch = 3 }\n", "has no setting 'epoch'. Did you mean 'epochs'?"),
+        (ONE + "task = { epochs = [1, 0] }\n", "epochs must be at least 1, got 0"),
+        (ONE + "[[cpu.grid]]\nmethods = [{ name = 'SAMM' }]\n", "Did you mean 'SAM'?"),
+        (ONE + "[[cpu.grid]]\nmethods = [{ name = 'SAM', rho = -1 }]\n", "rho must be at least 0"),
+        (ONE + "[[cpu.grid]]\nmethod = [{ name = 'SAM' }]\n", "Did you mean 'methods'?"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(text)
+
+
+def test_a_grid_is_every_combination_once() -> None:
+    study = read(
+        ONE + "seeds = [1, 5]\nmethod = { lr = 0.1 }\n"
+        "[[cpu.grid]]\ntask = { wrong = [0.0, 0.5] }\n"
+        "methods = [{ name = 'SGD', lr = 0.2 }, { name = 'SAM', rho = [0.1, 0.2] }]\n"
+        "[[cpu.grid]]\nmethods = [{ name = 'SAM', rho = 0.1 }]\n"
+    )
+    runs = study.at("cpu").runs
+    assert len(runs) == 2 * 3 * 2
+    assert {(run.method.label, run.method.lr) for run in runs} == {
+        ("SGD", 0.2),
+        ("SAM rho=0.1", 0.1),
+        ("SAM rho=0.2", 0.1),
+    }
+    assert {run.seed for run in runs} == {1, 5}
+
+
+def test_a_setting_changes_every_run_that_has_it() -> None:
+    runs = studies.load("label-noise").at("cpu").runs
+    changed = studies.changed(runs, {"epochs": 3, "theta": 0.5})
+    assert {run.task.epochs for run in changed} == {3}
+    assert {dict(r.method.settings).get("theta") for r in changed} == {None, 0.5}
+    with pytest.raises(ValueError, match="there is no setting 'tehta'"):
+        studies.changed(runs, {"tehta": 0.5})
+
+
+# -- the paper's scale starts for real ------------------------------------------------------------
+
+PARAMETERS = {
+    ("cifar10", "vgg11_bn"): 28_149_514,
+    ("cifar10", "resnet18"): 11_173_962,
+    ("cifar10", "wrn28_10"): 36_479_194,
+    ("cifar10", "pyramidnet110"): 28_485_477,
+    ("cifar100", "resnet18"): 11_220_132,
+    ("cifar100", "resnet34"): 21_328_292,
+    ("cifar100", "wrn28_10"): 36_536_884,
+    ("cifar100", "pyramidnet110"): 28_511_307,
+    ("imagenet", "resnet50"): 25_557_032,
+    ("imagenet", "vit_s32"): 22_878_952,
+}
+
+
+def paper_runs() -> list[Run]:
+    """Every network of every study at the paper's scale, with VaSSO; each once."""
+    found: dict[tuple[str, str], Run] = {}
+    for name in sorted(set(NAMES) - WAITING):
+        for run in studies.load(name).at("paper").runs:
+            key = run.task.data, run.task.model
+            if "cifar10n" not in key[0] and (run.method.name == "VaSSO" or key not in found):
+                found[key] = run
+    return list(found.values())
+
+
+def with_vasso(run: Run) -> Run:
+    if run.method.name == "VaSSO":
+        return run
+    table = {**run.method.as_table(), "name": "VaSSO", "rho": 0.1, "theta": 0.4}
+    return Run(run.task, Method.of(table), run.seed)
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder like ImageNet's: a thousand classes, an image or two of each."""
+    root = tmp_path_factory.mktemp("pictures")
+    colours = torch.Generator().manual_seed(0)
+    for part, count in (("train", 2), ("val", 1)):
+        for number in range(1000):
+            folder = root / "imagenet" / part / f"n{number:08d}"
+            folder.mkdir(parents=True)
+            for image in range(count):
+                rgb = tuple(torch.randint(256, (3,), generator=colours).tolist())
+                Image.new("RGB", (40, 30), rgb).save(folder / f"{image}.jpeg")
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("run", paper_runs(), ids=lambda r: f"{r.task.data}-{r.task.model}")
+def test_every_network_of_the_paper_starts(
+    run: Run, tmp_path: Path, pictures: Path, request: pytest.FixtureRequest
+) -> None:
+    """Two steps at full size; the batch and the test are cut to what takes seconds."""
+    short = with_vasso(run).changed({"batch": 4, "steps": 2, "test_size": 4, "validation": 0})
+    data = run.task.data
+    root = pictures if data == "imagenet" else request.getfixturevalue(f"real_{data}")
+    result = train(short, Store(tmp_path), How(accelerator="cpu", data=root, workers=0), None)
+    assert result["steps"] == 2
+    assert result["cost"] == 4.0
+    assert result["parameters"] == PARAMETERS[data, run.task.model]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", *vasso.methods()])
+def test_every_method_starts_on_the_smallest_network(
+    name: str, tmp_path: Path, real_cifar10: Path
+) -> None:
+    example = {} if name == "plain" else dict(vasso.methods()[name].example)
+    example.pop("total", None)
+    method = {"name": name, **example, "lr": 0.05, **({"L": 3} if name == "Entropy-SGD" else {})}
+    task = {
+        "data": "cifar10",
+        "model": "resnet8",
+        "train_size": 200,
+        "batch": 16,
+        "steps": 2,
+        "test_size": 50,
+    }
+    run = Run.of({"task": {**task, "crop": 4, "flip": True, "cutout": 16}, "method": method})
+    result = train(run, Store(tmp_path), How(accelerator="cpu", data=real_cifar10))
+    assert result["steps"] == 2
+    assert result["skipped"] == 0
+
+
+def test_what_waits_is_only_named() -> None:
+    assert set(LATER) == {"iwslt14", "transformer-iwslt"}
