@@ -14,8 +14,8 @@ LIMIT = 240
 """Seconds after which ranks that wait for each other are taken for a deadlock."""
 
 
-def torchrun(*arguments: str, ranks: int = 2, limit: int = LIMIT) -> None:
-    """Runs a module on several ranks of this machine; raises if it fails or takes too long."""
+def torchrun(*arguments: str, ranks: int = 2, limit: int = LIMIT) -> str:
+    """What a module prints on several ranks of this machine; raises if it fails or takes long."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={ranks}", "-m", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -23,6 +23,7 @@ def torchrun(*arguments: str, ranks: int = 2, limit: int = LIMIT) -> None:
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
 
 
 def results(suite: str, folder: Path) -> dict[str, Any]:
