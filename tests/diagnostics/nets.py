@@ -59,10 +59,7 @@ def everything(model: nn.Module) -> list[Any]:
     tensors = [*model.parameters(), *model.buffers()]
     gradients = [p.grad for p in model.parameters()]
     return [
-        *(
-            x.detach().clone().flatten().view(torch.uint8).tolist()
-            for x in map(at_least_1d, tensors)
-        ),
+        *(x.detach().reshape(-1).view(torch.uint8).tolist() for x in tensors),
         *(x.data_ptr() for x in tensors),
         *(id(x) for x in tensors),
         *(None if g is None else (id(g), g.tolist()) for g in gradients),
