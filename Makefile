@@ -22,7 +22,7 @@ demo: $(READY)  ## train on digits with wrong labels: SGD, SAM, VaSSO (about two
 	$(BIN)/python examples/noisy_digits.py
 
 test: lint types $(READY)  ## everything that matters
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
 
 test-slow: $(READY)  ## what takes minutes
 	$(BIN)/python -m pytest -q -m slow

@@ -18,6 +18,8 @@ pytest.importorskip("sklearn")
 pytest.importorskip("rich")
 from sklearn.datasets import load_digits
 
+pytestmark = pytest.mark.xdist_group("examples")  # one worker: its fixture is made once
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SEEDS, EPOCHS, WRONG = 2, 2, 613
 SMALL = f"--seeds {SEEDS} --epochs {EPOCHS} --noise {WRONG / 1000} --workers 1".split()
