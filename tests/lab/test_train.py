@@ -357,17 +357,17 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
 # -- several processes ----------------------------------------------------------------------------
 
 
-def one_of_two(rank: int, port: int, store: Path, stop: int) -> None:
+def one_of_two(rank: int, port: int, store: Path, stop: int, strategy: str) -> None:
     """What torchrun sets for a process, then the same call as in one."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     names |= {"GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()})
     os.environ["TORCHELASTIC_RUN_ID"] = "test"
     torch.set_num_threads(1)
-    how = How(accelerator="cpu", devices=2, strategy="ddp")
+    how = How(accelerator="cpu", devices=2, strategy=strategy)
     code = 0
     try:
-        train(shared_run(), Store(store), how, stops_after(stop))
+        train(shared_run(strategy), Store(store), how, stops_after(stop))
     except Stopped:
         code = 3
     torch.distributed.destroy_process_group()
@@ -380,16 +380,21 @@ def smooth(*, classes: int, channels: int, size: int, seed: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
 
 
-def shared_run() -> Run:
+def shared_run(strategy: str) -> Run:
+    """In double precision, where Fabric lets us."""
     method = {"name": "VaSSO", "rho": 0.1, "theta": 0.4}
-    return a_run(method, model=f"{__name__}:smooth", precision="64-true")
+    precision = "64-true" if strategy == "ddp" else "32-true"
+    return a_run(method, model=f"{__name__}:smooth", precision=precision)
 
 
-def in_two_processes(store: Path, stop: int) -> list[int | None]:
+def in_two_processes(store: Path, stop: int, strategy: str) -> list[int | None]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    both = [FORKED.Process(target=one_of_two, args=(rank, port, store, stop)) for rank in range(2)]
+    both = [
+        FORKED.Process(target=one_of_two, args=(rank, port, store, stop, strategy))
+        for rank in range(2)
+    ]
     for process in both:
         process.start()
     for process in both:
@@ -398,19 +403,36 @@ def in_two_processes(store: Path, stop: int) -> list[int | None]:
     return [process.exitcode for process in both]
 
 
-def test_two_processes_do_what_one_does_stopped_or_not(tmp_path: Path) -> None:
-    """DDP over gloo: the adversary is that of the whole batch, so the weights are the same."""
-    run = shared_run()
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_processes_do_what_one_does_stopped_or_not(tmp_path: Path, strategy: str) -> None:
+    """Over gloo: the adversary is that of the whole batch, so the weights are the same."""
+    run, gap = shared_run(strategy), 1e-12 if strategy == "ddp" else 1e-6
     one, two, parts = (Store(tmp_path / name) for name in ("one", "two", "parts"))
     result = train(run, one, CPU)
-    assert in_two_processes(two.root, 10**9) == [0, 0]
+    assert in_two_processes(two.root, 10**9, strategy) == [0, 0]
     for name, w in weights(one, run).items():
-        assert torch.allclose(w, weights(two, run)[name], rtol=0, atol=1e-12), name
+        assert torch.allclose(w, weights(two, run)[name], rtol=0, atol=gap), name
     other = two.folder(run.id).result
     assert other is not None
     assert other["last"]["test_accuracy"] == result["last"]["test_accuracy"]
     assert two.folder(run.id).metrics("start")[0]["processes"] == 2
-    assert in_two_processes(parts.root, 3) == [3, 3]
+    assert in_two_processes(parts.root, 3, strategy) == [3, 3]
     assert parts.folder(run.id).result is None
-    assert in_two_processes(parts.root, 10**9) == [0, 0]
+    assert in_two_processes(parts.root, 10**9, strategy) == [0, 0]
     assert_same(weights(two, run), weights(parts, run))
+
+
+@pytest.mark.parametrize("first", ["one process", "shards"])
+def test_a_run_goes_on_in_shards_and_out_of_them(tmp_path: Path, first: str) -> None:
+    run = shared_run("fsdp2")
+    alone, moved = Store(tmp_path / "alone"), Store(tmp_path / "moved")
+    train(run, alone, CPU)
+    if first == "shards":
+        assert in_two_processes(moved.root, 3, "fsdp2") == [3, 3]
+        train(run, moved, CPU)
+    else:
+        with pytest.raises(Stopped):
+            train(run, moved, CPU, stops_after(3))
+        assert in_two_processes(moved.root, 10**9, "fsdp2") == [0, 0]
+    for name, w in weights(alone, run).items():
+        assert torch.allclose(w, weights(moved, run)[name], rtol=0, atol=1e-6), name

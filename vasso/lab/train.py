@@ -17,7 +17,7 @@ from torch import get_num_threads as threads
 from vasso.lab.certificate import certificate, forget_peak, now, peak_memory
 from vasso.lab.runs import Run
 from vasso.lab.store import FORMAT, Folder, Store
-from vasso.lab.training import How, Training
+from vasso.lab.training import FSDP2, How, Training
 
 Watch = Callable[[int, int], bool]
 """Is told (completed steps, all steps) after each step; returns False to stop for now."""
@@ -116,7 +116,8 @@ class Book:
         """
         every = self.how.checkpoint_steps
         late = time.monotonic() - self.saved >= self.how.checkpoint_seconds
-        return late or bool(every and step % every == 0)
+        timely = late and self.how.strategy != FSDP2  # there all processes have to save at once
+        return timely or bool(every and step % every == 0)
 
     def save(self, training: Training) -> None:
         """Writes a checkpoint.
@@ -124,8 +125,10 @@ class Book:
         Args:
             training: the run.
         """
-        if self.writes:
-            self.folder.save("checkpoint.pt", training.state())
+        if self.writes or training.is_sharded:
+            state = training.state()
+            if self.writes:
+                self.folder.save("checkpoint.pt", state)
         self.saved = time.monotonic()
 
     def close(self, training: Training) -> dict[str, Any]:
@@ -138,8 +141,9 @@ class Book:
             The result.
         """
         result = {**training.result(), "peak_memory": peak_memory(), "ended": now()}
+        weights = training.weights() if self.writes or training.is_sharded else {}
         if self.writes:
-            self.folder.save("weights.pt", training.weights())
+            self.folder.save("weights.pt", weights)
             self.folder.write_result(result)
             self.folder.drop("checkpoint.pt")
         training.fabric.barrier()

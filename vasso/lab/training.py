@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -26,9 +27,11 @@ from vasso.lab.evaluate import reestimated, score
 from vasso.lab.passes import Pass, Source
 from vasso.lab.pixels import Examples, InMemory, OnDisk, Pixels, examples_of
 from vasso.lab.runs import Run
+from vasso.lab.shards import load_model, load_optimizer, sharded, whole
 from vasso.lab.tasks import Prepared
 from vasso.randomness import mixed
 
+FSDP2 = "fsdp2"
 IN_MEMORY = 2 << 30
 """Images of no more bytes than this are kept on the GPU."""
 
@@ -41,7 +44,7 @@ class How:
         data: where data are; None for VASSO_DATA or the cache of the user.
         accelerator: as Fabric calls it.
         devices: how many; each is a process.
-        strategy: as Fabric calls it.
+        strategy: as Fabric calls it; or "fsdp2", torch's `fully_shard` through Fabric.
         checkpoint_steps: steps from checkpoint to checkpoint; 0 for none within an epoch.
         checkpoint_seconds: at most so long from checkpoint to checkpoint.
         workers: processes that decode image files, where a data set is not in memory.
@@ -65,10 +68,13 @@ class How:
             Launched, if there are several processes.
         """
         logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+        strategy: Any = self.strategy
+        if self.strategy == FSDP2:
+            strategy = ModelParallelStrategy(sharded, self.devices, tensor_parallel_size=1)
         fabric = Fabric(
             accelerator=self.accelerator,
             devices=self.devices,
-            strategy=self.strategy,
+            strategy=strategy,
             precision=precision,
         )
         if self.devices > 1:
@@ -209,6 +215,8 @@ class Training:
         """The averaged model (SWA), if the method asks for one."""
         method = self.run.method
         self.average_from = method.average_from
+        if self.is_sharded and (method.average_from is not None or method.kind != "preset"):
+            raise ValueError(f"{method.label} is not trained in shards here: use strategy=ddp")
         if self.average_from is None and method.kind == "averager":
             self.average_from = 0.75
         return None if self.average_from is None else AveragedModel(self.bare)
@@ -332,6 +340,8 @@ class Training:
         return {f"{name}_loss": loss / count, f"{name}_accuracy": 100 * right / count}
 
     def _scored(self, model: nn.Module, examples: Examples) -> list[float]:
+        if self.is_sharded:  # every pass is one of all processes: all of them take all images
+            return list(map(float, score(model, examples, self.criterion, self._place)))
         ranks = self.fabric.global_rank, self.fabric.world_size
         sums = score(model, examples, self.criterion, self._place, *ranks)
         if self.fabric.world_size > 1:
@@ -369,8 +379,8 @@ class Training:
         return {
             "run": self.run.id,
             "step": self.step,
-            "model": self.bare.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": whole(self.bare.state_dict()),
+            "optimizer": whole(self.optimizer.state_dict()),
             "average": None if self.average is None else self.average.state_dict(),
             "own_loss": None if self.own_loss is None else self.own_loss.state_dict(),
             "best": self.best,
@@ -378,13 +388,19 @@ class Training:
             "sums": vars(self.sums).copy(),
         }
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process holds a part of every tensor; a checkpoint is whole all the same."""
+        return self.how.strategy == FSDP2
+
     def weights(self) -> dict[str, Any]:
         """What is kept of a finished run: weights, and their average with statistics of its own.
 
         Returns:
             Tensors.
         """
-        found: dict[str, Any] = {"run": self.run.id, "model": self.bare.state_dict()}
+        model = whole(self.bare.state_dict())
+        found: dict[str, Any] = {"run": self.run.id, "model": model}
         if self.average is not None:
             with self._as_tested({}), torch.no_grad():
                 state = self.average.module.state_dict()
@@ -404,8 +420,8 @@ class Training:
             raise ValueError(f"the checkpoint is of {state['run']}, this run is {self.run.id}")
         self.step, self.best, self.last = state["step"], state["best"], state["last"]
         self.sums = Sums(**state["sums"])
-        self.bare.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_model(self.bare, state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         if self.own_loss is not None:
