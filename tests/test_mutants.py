@@ -17,9 +17,10 @@ from torch import nn
 
 from tests import faults
 from tests.faults import Fault, MishapError, Setup
-from vasso import SharpnessAware, here, randomness
+from vasso import SharpnessAware, randomness
 from vasso.batchnorm import Statistics
 from vasso.here import Climb
+from vasso.ranks import Ranks
 from vasso.records import StepSummary
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -183,12 +184,7 @@ def restore_all_but_the_count(patch: pytest.MonkeyPatch) -> None:
 
 def forget_autocast(patch: pytest.MonkeyPatch) -> None:
     """The low-precision weights of the first pass serve the second."""
-
-    class Torch:
-        def __getattr__(self, name: str) -> Any:
-            return (lambda: None) if name == "clear_autocast_cache" else getattr(torch, name)
-
-    patch.setattr(here, "torch", Torch())
+    patch.setattr(Ranks, "forget_weights", lambda self: None)
 
 
 def draw_anew(patch: pytest.MonkeyPatch) -> None:

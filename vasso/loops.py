@@ -69,7 +69,7 @@ class CallersLoop(Footwork):
 
         Example:
             >>> from vasso import VaSSO
-            >>> model = nn.Linear(2, 1)
+            >>> model = torch.nn.Linear(2, 1)
             >>> opt = VaSSO(torch.optim.SGD(model.parameters(), lr=0.1))
             >>> model(torch.ones(4, 2)).square().mean().backward()
             >>> with opt.ascended():

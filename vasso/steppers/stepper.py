@@ -21,6 +21,7 @@ from vasso.geometries import L2
 from vasso.here import Gradient, Here
 from vasso.parts import Part, Setting
 from vasso.plans import Batch, Data
+from vasso.ranks import Ranks
 from vasso.records import StepSummary
 from vasso.settings import COST, STEP
 from vasso.underway import NonFiniteError
@@ -71,6 +72,7 @@ class Stepper(Footwork):
         for part in parts:
             part.check_base(base)
         self.model, self.statistics = model, Statistics(model, batchnorm)
+        self.ranks = Ranks(model, "global")
         self.nonfinite, self.clip_norm = nonfinite, clip_norm
         self.geometry, self.restore, self.same_rng = L2(), "copy", False
         super().__init__(base, 0.0 if rho is None else rho, parts)
