@@ -1,7 +1,7 @@
 """How sure are we of a number? Estimates that carry their interval.
 
-Means have Student's interval, shares Wilson's, anything else of two crossed sets of batches a
-bootstrap that draws both again.
+Means have Student's interval, shares Wilson's. What was measured of every adversary on every batch
+is uncertain by both: such a table has the interval of a mean over two crossed samples.
 """
 
 from __future__ import annotations
@@ -127,11 +127,11 @@ def mean_of(
     return student(float(x.mean()), math.sqrt(variance / n), n - 1, level)
 
 
-def share_of(hits: int, n: int, *, level: float = 0.95) -> Estimate:
+def share_of(hits: float, n: float, *, level: float = 0.95) -> Estimate:
     """A share of n independent trials, with Wilson's interval.
 
     Args:
-        hits: how many.
+        hits: how many; fractions where trials are worth less than one.
         n: of how many.
         level: how often the interval is to hold the truth.
 
@@ -155,3 +155,74 @@ def share_of(hits: int, n: int, *, level: float = 0.95) -> Estimate:
     low = 0.0 if hits == 0 else middle - reach
     high = 1.0 if hits == n else middle + reach
     return Estimate(p, low, high, level, n)
+
+
+def _crossed_error(x: Array) -> tuple[float, float]:
+    """The standard error of the mean of a table, and its degrees of freedom."""
+    # Of x_ij = m + a_i + b_j + e_ij the means of rows vary by a and e, those of columns by b and
+    # e; e is counted twice in their sum and taken off once.
+    A, B = x.shape
+    if A == 1 or B == 1:
+        return (
+            (float(x.std(ddof=1)) / math.sqrt(x.size), x.size - 1) if x.size > 1 else (math.inf, 0)
+        )
+    rows, columns = x.mean(1), x.mean(0)
+    rest = x - rows[:, None] - columns + x.mean()
+    by_rows, by_columns = float(rows.var(ddof=1)) / A, float(columns.var(ddof=1)) / B
+    by_rest = float(np.square(rest).sum()) / ((A - 1) * (B - 1)) / (A * B)
+    variance = max(by_rows + by_columns - by_rest, by_rows, by_columns)
+    if variance == 0:
+        return 0.0, min(A, B) - 1
+    dof = variance**2 / (by_rows**2 / (A - 1) + by_columns**2 / (B - 1))
+    return math.sqrt(variance), dof
+
+
+def crossed_mean(table: Array, *, level: float = 0.95) -> Estimate:
+    """The mean of a table whose rows and columns are both samples; with one row, of its columns.
+
+    Args:
+        table: x_ij of adversary i on batch j.
+        level: how often the interval is to hold the truth.
+
+    Returns:
+        The estimate, by Satterthwaite's degrees of freedom.
+    """
+    error, dof = _crossed_error(table)
+    return student(float(table.mean()), error, dof, level)
+
+
+def crossed_ratio(table: Array, by: Array, *, level: float = 0.95) -> Estimate:
+    """mean(table) / mean(by) with one number of `by` for each row, by the delta method.
+
+    Args:
+        table: x_ij of adversary i on batch j.
+        by: y_i of adversary i.
+        level: how often the interval is to hold the truth.
+
+    Returns:
+        The estimate; NaN where the mean of `by` is 0.
+    """
+    if by.mean() == 0:
+        return Estimate(math.nan, -math.inf, math.inf, level, 0)
+    ratio = float(table.mean() / by.mean())
+    error, dof = _crossed_error((table - ratio * by[:, None]) / by.mean())
+    return student(ratio, error, dof, level)
+
+
+def crossed_share(table: Array, *, level: float = 0.95) -> Estimate:
+    """The share of ones in a table of zeros and ones whose rows and columns are both samples.
+
+    Args:
+        table: 1 where it is so of adversary i on batch j.
+        level: how often the interval is to hold the truth.
+
+    Returns:
+        Wilson's interval for as many independent trials as would have the same standard error.
+    """
+    p = float(table.mean())
+    if min(table.shape) == 1:
+        return share_of(float(table.sum()), table.size, level=level)
+    error, _ = _crossed_error(table)
+    n = p * (1 - p) / error**2 if error > 0 else min(table.shape)
+    n = min(n, table.size)
+    return share_of(p * n, n, level=level)

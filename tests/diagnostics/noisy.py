@@ -1,0 +1,38 @@
+"""A quadratic whose batches have a gradient noise of known size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vasso.diagnostics.passes import OfModel
+
+
+class Point(nn.Module):
+    """Weights that are just a vector."""
+
+    def __init__(self, w: Tensor) -> None:
+        super().__init__()
+        self.w = nn.Parameter(w.clone())
+
+
+def quadratic(H: Tensor) -> OfModel:
+    """f_B(w) = w'Hw / 2 + <mean of the rows of B, w>: the gradient is Hw + the mean row."""
+    return OfModel(lambda model, batch: 0.5 * model.w @ H @ model.w + batch.mean(0) @ model.w)
+
+
+def luck(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def noise(count: int, size: int, scale: float, seed: int) -> list[Tensor]:
+    """Batches of one row of Gaussian noise each."""
+    drawn = torch.randn(count, 1, size, generator=luck(seed), dtype=torch.float64)
+    return list(drawn * scale)
+
+
+def share_within(hits: list[bool], level: float) -> None:
+    """Says that intervals hold the truth as often as they state, four deviations either way."""
+    n, rate = len(hits), sum(hits) / len(hits)
+    slack = 4 * (level * (1 - level) / n) ** 0.5 + 0.01
+    assert abs(rate - level) < slack, f"{rate:.3f} of {n} intervals hold the truth, not {level}"

@@ -1,0 +1,357 @@
+"""How much of rho does an adversary turn into a rise of the loss? Curves over rho.
+
+    own(rho)    = E f_B(w + rho v / ||v||) - f_B(w)      on the batch B that v comes from last
+    others(rho) = E f_B'(w + rho v / ||v||) - f_B'(w)    on batches that v has never seen
+
+Methods differ in both, so that comparing them at equal rho compares radii, not directions;
+`RiseCurve.radius_at` tells the rho of equal effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from scipy.interpolate import PchipInterpolator  # type: ignore[import-untyped]
+from scipy.optimize import brentq  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from vasso import checks
+from vasso.diagnostics.estimates import Array, Estimate, crossed_mean, mean_of
+from vasso.diagnostics.passes import BatchNorm, LossFn, Objective, OfModel, objective
+from vasso.diagnostics.slope_error import check_theta, follow, warm_up
+from vasso.vectors import Vector, measured
+
+OTHERS = 1 << 32
+"""Keys of dropout masks of other batches begin here, apart from those of adversaries."""
+
+# -- what is measured -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """A direction and the batch it comes from.
+
+    Attributes:
+        v: the direction, of any length.
+        batch: the last batch it has seen.
+        key: of that batch, for dropout masks.
+    """
+
+    v: Vector
+    batch: Any
+    key: int = 0
+
+
+@dataclass(frozen=True)
+class Rises:
+    """The loss at adversaries less that at w.
+
+    Attributes:
+        rhos: the radii.
+        own: rise of adversary i on its own batch at radius r, as own[i, r].
+        others: rise of adversary i on other batch j at radius r, as others[i, j, r].
+    """
+
+    rhos: tuple[float, ...]
+    own: Array
+    others: Array
+
+
+def spacing(theta: float) -> int:
+    """How many batches apart slopes are hardly correlated any more: (1 - theta)^n <= 0.1.
+
+    Args:
+        theta: weight of the new gradient.
+
+    Returns:
+        A number of batches.
+
+    Example:
+        >>> [spacing(theta) for theta in (1.0, 0.9, 0.4, 0.2)]
+        [1, 1, 5, 11]
+    """
+    check_theta(theta)
+    return 1 if theta == 1 else math.ceil(math.log(0.1) / math.log(1 - theta) - 1e-9)
+
+
+def adversaries_of(
+    f: Objective, batches: Iterable[Any], theta: float = 1.0, most: int = 8
+) -> Iterator[Adversary]:
+    """Adversaries of a slope at fixed weights, far enough apart to count as independent.
+
+    Args:
+        f: the model.
+        batches: their gradients make the slope.
+        theta: of the slope; 1 is SAM's.
+        most: how many adversaries.
+
+    Yields:
+        Each with a copy of its slope.
+
+    Raises:
+        ValueError: there are too few batches for any.
+    """
+    wait, every = warm_up(theta), spacing(theta)
+    d: Vector = []
+    made = 0
+    for key, batch in enumerate(batches):
+        with torch.no_grad():
+            d = follow(d, f.gradient(batch, key=key), theta)
+        if key >= wait and (key - wait) % every == 0:
+            made += 1
+            yield Adversary([x.clone() for x in d], batch, key)
+        if made == most:
+            return
+    if not made:
+        raise ValueError(f"theta {theta} needs more than {wait} batches to make an adversary")
+
+
+def rises_of(
+    f: Objective, adversaries: Iterable[Adversary], others: Iterable[Any], rhos: Sequence[float]
+) -> Rises:
+    """The rise of the loss at each adversary, for each radius, on its own and on other batches.
+
+    Args:
+        f: the model.
+        adversaries: where to.
+        others: batches that none of the adversaries has seen.
+        rhos: the radii, each at least 0.
+
+    Returns:
+        The rises.
+
+    Raises:
+        ValueError: there is nothing to measure, or a radius is below 0.
+    """
+    if not rhos or any(not 0 <= rho < math.inf for rho in rhos):
+        raise ValueError(f"rhos must be one or more numbers, at least 0, got {list(rhos)}")
+    fresh = list(enumerate(others, OTHERS))
+    if not fresh:
+        raise ValueError("others is empty: pass at least one batch that no adversary has seen")
+    before = np.array([f.loss(batch, key=key) for key, batch in fresh])
+    own, other = [], []
+    for adversary in adversaries:
+        unit = _unit(adversary.v)
+        here = f.loss(adversary.batch, key=adversary.key)
+        row, table = [], []
+        for rho in rhos:
+            epsilon = [x * rho for x in unit]
+            row.append(f.loss(adversary.batch, epsilon, key=adversary.key) - here)
+            table.append([f.loss(b, epsilon, key=k) for k, b in fresh] - before)
+        own.append(row)
+        other.append(np.array(table).T)
+    if not own:
+        raise ValueError("there are no adversaries to measure at")
+    return Rises(tuple(rhos), np.array(own), np.array(other))
+
+
+def _unit(v: Vector) -> Vector:
+    """v / ||v||, or zeros."""
+    length = measured(v)[1]
+    return [x / length if length else torch.zeros_like(x) for x in v]
+
+
+# -- curves ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RiseCurve:
+    """The rise of the loss at the adversary, over the radius.
+
+    Attributes:
+        rhos: the radii, rising.
+        own: mean rise on the batch the adversary comes from.
+        others: mean rise on batches it has not seen.
+        theta: of the slope; None for directions of the caller's.
+        adversaries: how many.
+        batches: how many other batches.
+    """
+
+    rhos: tuple[float, ...]
+    own: tuple[Estimate, ...]
+    others: tuple[Estimate, ...]
+    theta: float | None
+    adversaries: int
+    batches: int
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row of a table for each radius.
+
+        Returns:
+            Column -> value, for each.
+        """
+        told = {
+            "theta": self.theta,
+            "adversaries": self.adversaries,
+            "batches": self.batches,
+        }
+        points = zip(self.rhos, self.own, self.others, strict=True)
+        return [
+            {"rho": rho, **own.row("own_rise"), **others.row("others_rise"), **told}
+            for rho, own, others in points
+        ]
+
+    def rise_at(self, rho: float, on: Literal["own", "others"] = "others") -> float:
+        """The rise at a radius, interpolated by a monotone cubic from (0, 0).
+
+        Args:
+            rho: within the radii.
+            on: which batches.
+
+        Returns:
+            The rise.
+
+        Raises:
+            ValueError: the radius is beyond the curve.
+        """
+        if not 0 <= rho <= self.rhos[-1]:
+            raise ValueError(f"rho must be between 0 and {self.rhos[-1]:g}, got {rho}")
+        return float(_curve(self.rhos, [e.value for e in self._of(on)])(rho))
+
+    def radius_at(self, rise: float, on: Literal["own", "others"] = "others") -> Estimate:
+        """The smallest radius at which the loss rises by so much: the curve, inverted.
+
+        Args:
+            rise: above 0.
+            on: which batches.
+
+        Returns:
+            The radius; its interval is where the ends of the curve's intervals reach the rise,
+            infinite where they do not.
+
+        Raises:
+            ValueError: the curve does not reach the rise.
+        """
+        points = self._of(on)
+        value = _first_crossing(self.rhos, [e.value for e in points], rise)
+        if not math.isfinite(value):
+            highest = max(e.value for e in points)
+            raise ValueError(
+                f"the loss rises by at most {highest:.4g} up to rho {self.rhos[-1]:g}, not by "
+                f"{rise:.4g}: measure at larger radii"
+            )
+        low = _first_crossing(self.rhos, [e.high for e in points], rise)
+        high = _first_crossing(self.rhos, [e.low for e in points], rise)
+        return Estimate(value, low, high, points[0].level, points[0].n)
+
+    def _of(self, on: str) -> tuple[Estimate, ...]:
+        checks.one_of("on", on, "own", "others")
+        return self.own if on == "own" else self.others
+
+
+def _curve(rhos: Sequence[float], values: Sequence[float]) -> Any:
+    points = [(r, v) for r, v in zip(rhos, values, strict=True) if r > 0]
+    return PchipInterpolator([0.0, *(r for r, _ in points)], [0.0, *(v for _, v in points)])
+
+
+def _first_crossing(rhos: Sequence[float], values: Sequence[float], rise: float) -> float:
+    """Where a curve from (0, 0) first reaches a rise; infinity if nowhere."""
+    if not rise > 0:
+        raise ValueError(f"rise must be above 0, got {rise}")
+    if not all(math.isfinite(v) for v in values):
+        return math.inf
+    curve, before = _curve(rhos, values), 0.0
+    for rho, value in zip(rhos, values, strict=True):
+        if value >= rise and rho > 0:
+            return float(brentq(lambda x: float(curve(x)) - rise, before, rho))
+        before = rho
+    return math.inf
+
+
+def curve_of(rises: Rises, theta: float | None = None, level: float = 0.95) -> RiseCurve:
+    """The mean rises and their intervals.
+
+    Args:
+        rises: at each adversary.
+        theta: of the slope, to be told.
+        level: how often each interval is to hold the truth.
+
+    Returns:
+        The curve.
+    """
+    order = np.argsort(rises.rhos)
+    adversaries, batches, _ = rises.others.shape
+    return RiseCurve(
+        tuple(rises.rhos[r] for r in order),
+        tuple(mean_of(rises.own[:, r], level=level) for r in order),
+        tuple(crossed_mean(rises.others[:, :, r], level=level) for r in order),
+        theta,
+        adversaries,
+        batches,
+    )
+
+
+def rise_curve(
+    model: nn.Module,
+    loss_fn: LossFn | OfModel,
+    batches: Iterable[Any],
+    others: Iterable[Any],
+    rhos: Sequence[float],
+    *,
+    theta: float = 1.0,
+    adversaries: int = 8,
+    batchnorm: BatchNorm = "batch",
+    dropout: bool = True,
+    level: float = 0.95,
+) -> RiseCurve:
+    """The effective radius of a slope at the weights of a model; nothing is touched.
+
+    Costs a forward for each adversary, radius and other batch.
+
+    Args:
+        model: the model.
+        loss_fn: its loss, the mean over samples; see `vasso.diagnostics.passes`.
+        batches: their gradients make the slope; with theta < 1 many are needed.
+        others: batches that are not among them.
+        rhos: the radii.
+        theta: of the slope; 1 is SAM's.
+        adversaries: how many to measure at.
+        batchnorm: "batch" or "running"; see `objective`.
+        dropout: whether dropout is on; masks are the same at w and at the adversary.
+        level: how often each interval is to hold the truth.
+
+    Returns:
+        The curve.
+    """
+    with objective(model, loss_fn, batches, others, batchnorm=batchnorm, dropout=dropout) as f:
+        made = adversaries_of(f, batches, theta, adversaries)
+        return curve_of(rises_of(f, made, others, rhos), theta, level)
+
+
+def rise_along(
+    model: nn.Module,
+    loss_fn: LossFn | OfModel,
+    directions: Iterable[tuple[Sequence[Tensor], Any]],
+    others: Iterable[Any],
+    rhos: Sequence[float],
+    *,
+    params: Sequence[Tensor] | None = None,
+    batchnorm: BatchNorm = "batch",
+    dropout: bool = True,
+    level: float = 0.95,
+) -> RiseCurve:
+    """The effective radius of any directions, such as the slopes of an optimizer at work.
+
+    Args:
+        model: the model.
+        loss_fn: its loss, the mean over samples.
+        directions: pairs of a direction and its own batch.
+        others: batches that no direction comes from.
+        rhos: the radii.
+        params: the weights that directions are of; all that require a gradient if None.
+        batchnorm: "batch" or "running"; see `objective`.
+        dropout: whether dropout is on.
+        level: how often each interval is to hold the truth.
+
+    Returns:
+        The curve.
+    """
+    settings: dict[str, Any] = {"params": params, "batchnorm": batchnorm, "dropout": dropout}
+    with objective(model, loss_fn, others, **settings) as f:
+        made = (Adversary(list(v), batch, key) for key, (v, batch) in enumerate(directions))
+        return curve_of(rises_of(f, made, others, rhos), None, level)
