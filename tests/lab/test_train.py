@@ -99,6 +99,22 @@ def test_what_a_run_writes_down(tmp_path: Path) -> None:
     assert train(run, Store(tmp_path), CPU) == result
 
 
+def test_what_was_learnt_by_heart_is_written_down(tmp_path: Path) -> None:
+    """Counted by hand with the final weights: training labels, and the wrong ones among them."""
+    run = a_run({"name": "SGD", "lr": 0.1}, wrong=0.5, epochs=12)
+    last = train(run, Store(tmp_path), CPU)["last"]
+    prepared = run.task.prepare(run.seed)
+    data = prepared.data
+    model = run.task.build_model(data, run.seed)
+    model.load_state_dict(weights(Store(tmp_path), run))
+    x = normalised(data.train_x[prepared.train], data.mean, data.std)
+    right = model.eval()(x).argmax(dim=1) == prepared.y
+    wrong = prepared.y != data.train_y[prepared.train]
+    assert last["training_accuracy"] == pytest.approx(100 * right.double().mean().item())
+    assert last["wrong_accuracy"] == pytest.approx(100 * right[wrong].double().mean().item())
+    assert last["wrong_accuracy"] > 50  # a small data set, learnt by heart
+
+
 def test_validation_images_are_taken_before_labels_are_made_wrong() -> None:
     task = Task.of({**SMALL, "wrong": 1.0})
     prepared = task.prepare(3)

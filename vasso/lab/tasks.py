@@ -190,7 +190,7 @@ class Task:
         if self.wrong:
             kind = self.wrong_kind
             y, realised = wrong_labels(y, self.wrong, data.classes, kind=kind, seed=seed)
-        return Prepared(data, train, y, held, realised)
+        return Prepared(data, train, y, held, realised, (y != labels[train]).nonzero().flatten())
 
     def _data(self, seed: int, root: Path | None) -> Images | Folder:
         if ":" in self.data:
@@ -245,6 +245,7 @@ class Prepared:
         y: their labels, wrong ones among them.
         validation: which are held out, None if none are.
         realised: the share of labels that is wrong.
+        misled: which of `train` have a label that was made wrong.
     """
 
     data: Images | Folder
@@ -252,6 +253,7 @@ class Prepared:
     y: Tensor
     validation: Tensor | None
     realised: float
+    misled: Tensor
 
 
 def imported(name: str) -> Any:

@@ -35,6 +35,9 @@ FSDP2 = "fsdp2"
 IN_MEMORY = 2 << 30
 """Images of no more bytes than this are kept on the GPU."""
 
+ENOUGH = 10_000
+"""How many training images, and how many with wrong labels, are looked at after the last step."""
+
 
 @dataclass(frozen=True)
 class How:
@@ -189,6 +192,11 @@ class Training:
             place=self._place,
         )
         seen = examples_of(data, prepared.train, prepared.y, workers)
+        self.taught = {"training": seen.some(min(ENOUGH, len(prepared.y)))}
+        misled = prepared.misled[:ENOUGH]
+        if len(misled):
+            rows, y = prepared.train[misled], prepared.y[misled]
+            self.taught["wrong"] = examples_of(data, rows, y, workers)
         self.seen = seen.some(task.reestimate or len(prepared.y))
         self.test = examples_of(data, workers=workers)
         if task.test_size is not None:
@@ -319,6 +327,9 @@ class Training:
                 better = self.best is None or now > self.best["validation_accuracy"]
             if due or better:
                 found |= self._score(model, "test", self.test)
+            if self.step >= self.total:
+                for name, examples in self.taught.items():  # "wrong": what was learnt by heart
+                    found |= self._score(model, name, examples)
         if better:
             self.best = {"epoch": self.step // self.per_epoch, "step": self.step, **found}
         return found
@@ -432,7 +443,7 @@ def warn_of_slow_bf16() -> None:
     """Warns where a processor has no convolutions in bfloat16."""
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         warnings.warn(
-            "this processor has no bfloat16 convolutions, torch's own are some twenty times "
+            "this processor has no bfloat16 convolutions, torch's own are several times "
             'slower: use precision="32-true"',
             stacklevel=2,
         )
@@ -445,5 +456,6 @@ def _mean(criterion: Any, logits: Tensor, y: Tensor) -> Tensor:
 
 def _outcome(line: dict[str, Any]) -> dict[str, Any]:
     """What of an epoch belongs to the result."""
-    names = ("epoch", "step", "train_loss", "validation_loss", "validation_accuracy")
-    return {name: line[name] for name in (*names, "test_loss", "test_accuracy") if name in line}
+    scored = ("validation", "test", "training", "wrong")
+    scores = [f"{name}_{what}" for name in scored for what in ("loss", "accuracy")]
+    return {name: line[name] for name in ("epoch", "step", "train_loss", *scores) if name in line}
