@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from vasso.here import Memories
+from vasso.vectors import shards
 
 PREFIX = "vasso_"
 HAS = f"{PREFIX}has_"
@@ -132,9 +133,7 @@ def form_of(entry: Mapping[str, Any]) -> dict[str, Any]:
         The same keys, at no cost in memory.
     """
     return {
-        key: torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
-        if isinstance(value, Tensor)
-        else value
+        key: _spread_zero(value) if isinstance(value, Tensor) else value
         for key, value in entry.items()
     }
 
@@ -149,11 +148,28 @@ def zeros_of(form: Mapping[str, Any]) -> dict[str, Any]:
         The same keys.
     """
     return {
-        key: torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+        key: torch.zeros_like(value, memory_format=torch.contiguous_format)
         if isinstance(value, Tensor)
         else value
         for key, value in form.items()
     }
+
+
+def _spread_zero(x: Tensor) -> Tensor:
+    """One zero for all of x; of a DTensor the form is cut among the ranks as x is."""
+    if not hasattr(x, "device_mesh"):
+        return torch.zeros((), dtype=x.dtype, device=x.device).expand(x.shape)
+    from torch.distributed.tensor import DTensor
+
+    (own,) = shards([x])
+    return DTensor.from_local(
+        _spread_zero(own),
+        x.device_mesh,
+        x.placements,
+        run_check=False,
+        shape=x.shape,
+        stride=x.stride(),
+    )
 
 
 def _slope_of_zeros(p: Tensor) -> Tensor:

@@ -365,15 +365,15 @@ def check_origin(groups: list[Group], method: str) -> None:
         ValueError: it is not.
     """
     for group in groups:
+        if group.get(VERSION, FORMAT) not in range(1, FORMAT + 1):
+            raise ValueError(
+                f"the checkpoint has format {group[VERSION]!r}, this version of vasso reads "
+                f"formats 1 to {FORMAT}: upgrade vasso"
+            )
         if group.get(METHOD, method) != method:
             raise ValueError(
                 f"the checkpoint is of other parts: it holds {group[METHOD]}, this optimizer is "
                 f"{method}. Build the optimizer with the parts of the checkpoint."
-            )
-        if group.get(VERSION, FORMAT) > FORMAT:
-            raise ValueError(
-                f"the checkpoint has format {group[VERSION]}, this version of vasso reads up to "
-                f"{FORMAT}: upgrade vasso"
             )
 
 

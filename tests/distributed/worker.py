@@ -11,9 +11,9 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -21,11 +21,10 @@ import torch.distributed as dist
 Case = Callable[[], Any]
 
 
-def main(suite: str, out: Path) -> int:
-    """Runs all cases of a suite."""
+def run(cases: Mapping[str, Case], out: Path) -> None:
+    """Runs all cases on all ranks."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    cases: dict[str, Case] = importlib.import_module(f"tests.distributed.{suite}").CASES
     found = {}
     for name, case in cases.items():
         try:
@@ -36,11 +35,15 @@ def main(suite: str, out: Path) -> int:
     if dist.get_rank() == 0:
         out.write_text(json.dumps(found))
     dist.destroy_process_group()
-    return 0
+
+
+def leave(code: int = 0) -> NoReturn:
+    """Ends a rank; one of gloo sometimes aborts in the interpreter's own exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1], Path(sys.argv[2]))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # a gloo rank sometimes aborts in the interpreter's own exit
+    run(importlib.import_module(f"tests.distributed.{sys.argv[1]}").CASES, Path(sys.argv[2]))
+    leave()

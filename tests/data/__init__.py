@@ -1,0 +1,1 @@
+"""Files that tests read, and the scripts that made them."""
