@@ -47,9 +47,8 @@ FOREIGN: dict[str, Callable[..., optim.Optimizer]] = {
 }
 
 
-# bugs found by these tests; a mark goes when its bug does (strict: it has to)
+# a bug found by these tests; the mark goes when it does (strict: it has to)
 ZEROS = pytest.mark.xfail(strict=True, reason="zeros of a form are not this base's first state")
-SPARE = pytest.mark.xfail(strict=True, reason="no form is shown where a tensor had no gradient")
 
 
 def built(method: str, base: str, **options: Any) -> tuple[nn.Module, SharpnessAware]:
@@ -612,7 +611,6 @@ class Spare(nn.Module):
         return self.used(x)
 
 
-@SPARE
 @LAYOUTS
 @pytest.mark.parametrize("method", METHODS)
 def test_a_parameter_that_never_gets_a_gradient_is_no_obstacle_to_the_getters(

@@ -221,7 +221,7 @@ class Guest(Optimizer):
 
     def _learn_form_of_orphans(self) -> None:
         """So that a plain base can read our checkpoint: to it an entry of ours means nothing."""
-        orphans = [p for p in self._memories if not self.base.state.get(p) and p not in self._form]
+        orphans = [p for p in self.state if not self.base.state.get(p) and p not in self._form]
         if not orphans:
             return
         gradients = [(p, p.grad) for p in self._params()]
