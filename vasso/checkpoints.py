@@ -157,19 +157,14 @@ def zeros_of(form: Mapping[str, Any]) -> dict[str, Any]:
 
 def _spread_zero(x: Tensor) -> Tensor:
     """One zero for all of x; of a DTensor the form is cut among the ranks as x is."""
-    if not hasattr(x, "device_mesh"):
-        return torch.zeros((), dtype=x.dtype, device=x.device).expand(x.shape)
+    (own,) = shards([x])
+    zero = torch.zeros((), dtype=x.dtype, device=x.device).expand(own.shape)
+    if not (hasattr(x, "device_mesh") and hasattr(x, "placements")):
+        return zero
     from torch.distributed.tensor import DTensor
 
-    (own,) = shards([x])
-    return DTensor.from_local(
-        _spread_zero(own),
-        x.device_mesh,
-        x.placements,
-        run_check=False,
-        shape=x.shape,
-        stride=x.stride(),
-    )
+    mesh, cut = x.device_mesh, x.placements
+    return DTensor.from_local(zero, mesh, cut, run_check=False, shape=x.shape, stride=x.stride())
 
 
 def _slope_of_zeros(p: Tensor) -> Tensor:

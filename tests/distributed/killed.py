@@ -145,7 +145,9 @@ class Shards:
 
         now = self.training
         model, opt = get_state_dict(now.model, now.opt)
-        own = {f"rng {now.rank}": torch.get_rng_state()}
+        buffers = dict(now.model.named_buffers())  # each rank has its own; of "model" one is kept
+        model = {name: value for name, value in model.items() if name not in buffers}
+        own = {f"rng {now.rank}": torch.get_rng_state(), f"buffers {now.rank}": buffers}
         return {"model": model, "opt": opt, "scheduler": now.scheduler.state_dict(), **own}
 
     def save(self, step: int) -> None:
@@ -175,7 +177,7 @@ class Shards:
 
         now, found = self.training, self.content()
         checkpoint.load(found, checkpoint_id=path)
-        model, opt = found["model"], found["opt"]
+        model, opt = {**found["model"], **found[f"buffers {now.rank}"]}, found["opt"]
         set_state_dict(now.model, now.opt, model_state_dict=model, optim_state_dict=opt)
         now.scheduler.load_state_dict(found["scheduler"])
         torch.set_rng_state(found[f"rng {now.rank}"])
