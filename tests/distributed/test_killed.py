@@ -124,6 +124,7 @@ def killed_at_random(folder: Path, draw: random.Random, victims: str, *arguments
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_one_process_killed_at_twenty_random_instants_changes_no_bit(tmp_path: Path) -> None:
     draw, long = random.Random(0), ["--steps", "600"]
     run(tmp_path / "unbroken", *long)
@@ -135,6 +136,7 @@ def test_one_process_killed_at_twenty_random_instants_changes_no_bit(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("form", "rounds"),
     [
