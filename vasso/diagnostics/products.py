@@ -1,0 +1,247 @@
+"""What is H v, where H is too large to be written down?
+
+The matrix is that of the mean loss over a fixed list of batches: nothing of it is ever stored.
+BatchNorm and dropout are in evaluation mode, attention takes the path that can be differentiated
+twice, and luck that is left is replayed for every product, so that the matrix is the same each
+time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from vasso.batchnorm import evaluating
+from vasso.diagnostics.batches import samples_in
+from vasso.diagnostics.passes import LossFn, OfModel, loss_of, plain, untouched
+from vasso.randomness import current, replay
+
+Array: TypeAlias = NDArray[np.float64]
+
+
+class Curvature(ABC):
+    """A symmetric matrix of the loss, known by its products with vectors.
+
+    Products are computed in the dtype of the weights and added up over batches in float64, each
+    batch with the weight of its size.
+
+    Args:
+        model: the network; its weights, buffers and gradients are not changed.
+        loss_fn: its loss, the mean over samples.
+        batches: read once, gone through for every product.
+        params: with respect to which parameters; None: all that require a gradient.
+        keep_graphs: keep what does not depend on v between products. Faster, at the price of the
+            activations of all batches in memory; the weights must not change meanwhile.
+
+    Raises:
+        ValueError: there are no parameters or no batches, or the loss is no mean.
+
+    Example:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> batches = [(torch.tensor([[1.0, 0.0], [0.0, 3.0]]), torch.zeros(2, 1))]
+        >>> H = Hessian(model, nn.MSELoss(), batches)
+        >>> H @ torch.tensor([1.0, 1.0])
+        tensor([1., 9.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn | OfModel,
+        batches: Iterable[Any],
+        *,
+        params: Iterable[Tensor] | None = None,
+        keep_graphs: bool = False,
+    ) -> None:
+        self.model, self.loss_fn, self.batches = plain(model), loss_fn, list(batches)
+        wanted = self.model.parameters() if params is None else params
+        self.params = [p for p in wanted if p.requires_grad]
+        self.keep_graphs = keep_graphs
+        _usable(self.params, loss_fn, self.batches)
+        self.samples = sum(map(samples_in, self.batches))
+        self.size = sum(p.numel() for p in self.params)
+        self.products = 0
+        self._luck = current(self.params)
+        self._graphs: list[Any] = []
+
+    @abstractmethod
+    def _graph(self, batch: Any) -> Any:
+        """What a product needs of a batch and does not depend on the vector."""
+
+    @abstractmethod
+    def _apply(self, graph: Any, v: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The product on one batch; the graph is freed unless graphs are kept."""
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        """H v.
+
+        Args:
+            v: one number for each parameter, in the order of `params`.
+
+        Returns:
+            A float64 vector on the device of the first parameter.
+
+        Raises:
+            ValueError: v has another shape.
+        """
+        if v.shape != (self.size,):
+            raise ValueError(f"v must have shape ({self.size},), got {tuple(v.shape)}")
+        parts = self._parts(v)
+        total = torch.zeros(self.size, dtype=torch.float64, device=self.params[0].device)
+        with self._quiet():
+            for batch, graph in zip(self.batches, self._all_graphs(), strict=True):
+                product = flat(self._apply(graph, parts))
+                total.add_(product.to(total), alpha=samples_in(batch) / self.samples)
+        self.products += 1
+        return total
+
+    def times(self, v: Array) -> Array:
+        """H v for numpy and scipy.
+
+        Args:
+            v: one number for each parameter.
+
+        Returns:
+            As many numbers.
+        """
+        product = self @ torch.as_tensor(np.ascontiguousarray(v).reshape(-1))
+        return product.cpu().numpy()
+
+    def release(self) -> None:
+        """Lets go of graphs that were kept."""
+        self._graphs = []
+
+    def _all_graphs(self) -> Iterator[Any]:
+        if not self.keep_graphs:
+            yield from map(self._graph, self.batches)
+            return
+        if len(self._graphs) != len(self.batches):
+            self._graphs = [self._graph(batch) for batch in self.batches]
+        yield from self._graphs
+
+    def _parts(self, v: Tensor) -> list[Tensor]:
+        pieces = torch.split(v.detach(), [p.numel() for p in self.params])
+        return [
+            piece.to(p.device, p.dtype).view(p.shape)
+            for piece, p in zip(pieces, self.params, strict=True)
+        ]
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(untouched(self.model))
+            stack.enter_context(evaluating(self.model))
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(torch.backends.cudnn.flags(deterministic=True, allow_tf32=False))
+            stack.enter_context(torch.enable_grad())
+            replay(self._luck)
+            yield
+
+
+class Hessian(Curvature):
+    """H v = d/dw <df/dw, v>: the derivative of the gradient, by a second backward pass."""
+
+    def _graph(self, batch: Any) -> list[Tensor]:
+        loss = loss_of(self.model, self.loss_fn, batch)
+        return list(
+            torch.autograd.grad(loss, self.params, create_graph=True, materialize_grads=True)
+        )
+
+    def _apply(self, graph: list[Tensor], v: Sequence[Tensor]) -> Sequence[Tensor]:
+        bent = [(g, x) for g, x in zip(graph, v, strict=True) if g.requires_grad]
+        if not bent:  # a loss that is linear in the weights
+            return [torch.zeros_like(p) for p in self.params]
+        slopes, weights = zip(*bent, strict=True)
+        return torch.autograd.grad(
+            slopes, self.params, weights, retain_graph=self.keep_graphs, materialize_grads=True
+        )
+
+
+class GaussNewton(Curvature):
+    """G v = J' (d2 loss / d outputs2) J v: the Hessian without the curvature of the network.
+
+    J v comes from differentiating J' u with respect to u, so that every operation that can be
+    differentiated twice will do. For cross-entropy this is the Fisher matrix.
+
+    Example:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> batches = [(torch.tensor([[1.0, 0.0], [0.0, 3.0]]), torch.zeros(2, 1))]
+        >>> GaussNewton(model, nn.MSELoss(), batches) @ torch.tensor([1.0, 1.0])
+        tensor([1., 9.], dtype=torch.float64)
+    """
+
+    def _cut(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs, the same numbers as a leaf, and the loss as a function of that leaf."""
+        if isinstance(self.loss_fn, OfModel):
+            raise TypeError(
+                "GaussNewton has to know the outputs, and OfModel calls the model itself: pass "
+                "loss_fn(outputs, targets) with batches (inputs, targets), or use Hessian"
+            )
+        outputs: list[Tensor] = []
+
+        def loss_fn(found: Tensor, targets: Any) -> Tensor:
+            outputs.extend([found, found.detach().requires_grad_()])
+            return self.loss_fn(outputs[1], targets)  # type: ignore[operator]
+
+        loss = loss_of(self.model, loss_fn, batch)
+        return outputs[0], outputs[1], loss
+
+    def _graph(self, batch: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+        outputs, leaf, loss = self._cut(batch)
+        (slope,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        u = torch.zeros_like(outputs, requires_grad=True)
+        back = torch.autograd.grad(
+            outputs, self.params, u, create_graph=True, materialize_grads=True
+        )
+        return outputs, leaf, slope, [u, *back]
+
+    def _apply(
+        self, graph: tuple[Tensor, Tensor, Tensor, list[Tensor]], v: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        outputs, leaf, slope, (u, *back) = graph
+        bent = [(b, x) for b, x in zip(back, v, strict=True) if b.requires_grad]
+        if not bent or not slope.requires_grad:
+            return [torch.zeros_like(p) for p in self.params]
+        transposed, weights = zip(*bent, strict=True)
+        (moved,) = torch.autograd.grad(transposed, u, weights, retain_graph=True)
+        (pushed,) = torch.autograd.grad(slope, leaf, moved, retain_graph=self.keep_graphs)
+        return torch.autograd.grad(
+            outputs, self.params, pushed, retain_graph=self.keep_graphs, materialize_grads=True
+        )
+
+
+def flat(v: Iterable[Tensor]) -> Tensor:
+    """Tensors as one vector.
+
+    Args:
+        v: tensors of one dtype and device.
+
+    Returns:
+        All their numbers in a row.
+
+    Example:
+        >>> flat([torch.zeros(1), torch.ones(1, 2)])
+        tensor([0., 1., 1.])
+    """
+    return torch.cat([x.detach().reshape(-1) for x in v])
+
+
+def _usable(params: Sequence[Tensor], loss_fn: LossFn | OfModel, batches: Sequence[Any]) -> None:
+    if not params:
+        raise ValueError("no parameter requires a gradient: unfreeze some, or pass params=")
+    if not batches:
+        raise ValueError("batches is empty: a curvature needs at least one batch")
+    reduction = getattr(loss_fn, "reduction", "mean")
+    if reduction != "mean":
+        raise ValueError(
+            f"the loss has reduction={reduction!r}: use reduction='mean', batches are weighted by "
+            "their samples"
+        )

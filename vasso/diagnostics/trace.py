@@ -1,0 +1,133 @@
+"""What is the sum of all eigenvalues? Estimated by products with random signs, with an interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from vasso.diagnostics.estimates import Estimate, student
+from vasso.diagnostics.products import Array, Curvature
+
+
+@dataclass(frozen=True)
+class Trace:
+    """An estimate of the trace.
+
+    Attributes:
+        value: the estimate; its expectation is the trace.
+        error: its standard error.
+        probes: over how many random vectors the error was estimated.
+        products: how many products of the matrix with a vector it took.
+        samples: how many samples the matrix is a mean over.
+    """
+
+    value: float
+    error: float
+    probes: int
+    products: int
+    samples: int
+
+    def estimate(self, level: float = 0.95) -> Estimate:
+        """The trace with Student's interval over the probes.
+
+        Args:
+            level: how often such an interval is to contain it.
+
+        Returns:
+            Value and interval.
+        """
+        return student(self.value, self.error, self.probes - 1, level)
+
+    def row(self) -> dict[str, float]:
+        """One line of a table.
+
+        Returns:
+            The estimate, its 95 % interval and cost by name.
+        """
+        cost = {"products": self.products, "samples": self.samples}
+        return {**self.estimate().row("trace"), **cost}
+
+
+def hutchinson(curvature: Curvature, probes: int = 30, *, seed: int = 0) -> Trace:
+    """tr H = E[z' H z] for random signs z (Hutchinson, 1989).
+
+    Args:
+        curvature: the matrix.
+        probes: how many random vectors.
+        seed: of these.
+
+    Returns:
+        The mean over the probes.
+
+    Raises:
+        ValueError: there are fewer than two probes.
+
+    Example:
+        >>> import torch
+        >>> from vasso.diagnostics.products import Hessian
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> batches = [(torch.tensor([[1.0, 0.0], [0.0, 3.0]]), torch.zeros(2, 1))]
+        >>> print(hutchinson(Hessian(model, torch.nn.MSELoss(), batches), 3).estimate())
+        10 [10, 10]
+    """
+    if probes < 2:
+        raise ValueError(f"probes must be at least 2, to have an interval, got {probes}")
+    luck = np.random.default_rng(seed)
+    forms = [_form(curvature, signs(luck, curvature.size)) for _ in range(probes)]
+    return _estimate(curvature, np.array(forms), probes, 0.0)
+
+
+def hutch_plus_plus(curvature: Curvature, products: int = 30, *, seed: int = 0) -> Trace:
+    """tr H = tr Q'HQ + E[z'(I - QQ') H (I - QQ') z] with Q from a sketch of H (Meyer et al., 2021).
+
+    The large eigenvalues are summed exactly and only the rest is estimated: far less noise where
+    few eigenvalues stand out, as in trained networks.
+
+    Args:
+        curvature: the matrix.
+        products: how many products may be spent: a third for the sketch, a third for its exact
+            part, a third for probes.
+        seed: of all random vectors.
+
+    Returns:
+        The estimate; its error is that of the probes, for the exact part has none.
+
+    Raises:
+        ValueError: fewer than six products.
+    """
+    if products < 6:
+        raise ValueError(f"products must be at least 6, two for each third, got {products}")
+    luck = np.random.default_rng(seed)
+    rank = min(products // 3, curvature.size)
+    probes = products - 2 * rank
+    sketch = [curvature.times(signs(luck, curvature.size)) for _ in range(rank)]
+    Q, _ = np.linalg.qr(np.stack(sketch, axis=1))
+    exact = sum(_form(curvature, q) for q in Q.T)
+    rest = (signs(luck, curvature.size) for _ in range(probes))
+    forms = [_form(curvature, z - Q @ (Q.T @ z)) for z in rest]
+    return _estimate(curvature, np.array(forms), products, exact)
+
+
+def signs(luck: np.random.Generator, size: int) -> Array:
+    """Independent signs, each +1 or -1.
+
+    Args:
+        luck: where they come from.
+        size: how many.
+
+    Returns:
+        A float64 vector.
+    """
+    return luck.choice(np.array([-1.0, 1.0]), size)
+
+
+def _form(curvature: Curvature, z: Array) -> float:
+    return float(z @ curvature.times(z))
+
+
+def _estimate(curvature: Curvature, forms: Array, products: int, exact: float) -> Trace:
+    error = float(forms.std(ddof=1)) / math.sqrt(len(forms))
+    value = exact + float(forms.mean())
+    return Trace(value, error, len(forms), products, curvature.samples)
