@@ -19,7 +19,7 @@ from vasso.plans import FORWARD
 from vasso.policies import RefreshAdaptive, RefreshEveryK, RefreshRandomly
 from vasso.steppers import EntropySGD, SAMPa
 
-Need = Literal["batch", "source", "momentum", "other batch"]
+Need = Literal["batch", "source", "momentum", "SGD", "other batch"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class Method:
 
     Attributes:
         kind: what it is: a preset is a choice of parts of the one step and keeps every promise; a
-            stepper is an optimizer with a step of its own; a loss and an averager are neither.
+            stepper is an optimizer with a step of its own and keeps all but those about the one
+            step (the caller's own passes, theta, groups that stay at home); a loss and an averager
+            are no optimizers.
         what: one sentence.
         equation: in the letters of the papers, with g the gradient at w and h that above.
         paper: where it comes from.
@@ -64,6 +66,7 @@ class Method:
         theta: whether variance suppression applies.
         needs: what it needs beyond a base and a closure.
         example: settings for a short training, where the defaults need some.
+        alone: settings that leave the base alone, bit for bit, at one gradient a step.
     """
 
     kind: Literal["preset", "stepper", "loss", "averager"]
@@ -77,6 +80,7 @@ class Method:
     theta: bool = False
     needs: tuple[Need, ...] = ()
     example: Mapping[str, Any] = field(default_factory=dict)
+    alone: Mapping[str, Any] = field(default_factory=lambda: {"rho": 0.0})
 
 
 def methods() -> Mapping[str, Method]:
@@ -123,6 +127,10 @@ def _full(taken: Taken) -> float:
 
 def _points(n: int) -> Cost:
     return lambda taken: taken.clean + n * taken.climbed
+
+
+def _walk(length: int) -> Cost:
+    return lambda taken: length * taken.steps
 
 
 def _esam(gamma: float) -> Cost:
@@ -597,8 +605,8 @@ _METHODS: Mapping[str, Method] = MappingProxyType({
         "w~ = w + rho g(y) / ||g(y)||, u = (1 - lam) g(w~) + lam g(y')",
         "Xie, Pethick, Cevher, NeurIPS 2024",
         SAMPa,
-        vectors="1",
-        needs=("momentum",),
+        vectors="2",
+        needs=("SGD",),
     ),
     "Entropy-SGD": Method(
         "stepper",
@@ -607,7 +615,9 @@ _METHODS: Mapping[str, Method] = MappingProxyType({
         "Chaudhari et al., ICLR 2017",
         EntropySGD,
         price="L",
+        cost=_walk(20),
         needs=("source",),
+        alone={"L": 0},
     ),
     "SAF": Method(
         "loss",

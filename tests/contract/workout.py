@@ -15,11 +15,12 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-import vasso
 from vasso import Method, Samples, methods
 
 BATCH, DATA = 24, 240
 PRESETS = {name: method for name, method in methods().items() if method.kind == "preset"}
+STEPPERS = {name: method for name, method in methods().items() if method.kind == "stepper"}
+OPTIMIZERS = PRESETS | STEPPERS
 _x, _y = load_digits(return_X_y=True)
 X, Y = torch.tensor(_x[:DATA] / 16.0), torch.tensor(_y[:DATA])
 
@@ -34,7 +35,8 @@ class Data:
         return self.workout.samples(slice(None))
 
     def fresh(self) -> Samples:
-        raise AssertionError("no preset asks for fresh batches")
+        self.workout.drawn += 1
+        return self.workout.batch(7 * self.workout.drawn)
 
 
 class Workout:
@@ -43,7 +45,7 @@ class Workout:
     Args:
         name: in the catalogue.
         base: makes the base optimizer from parameters.
-        split: whether biases and norms are a group of their own.
+        rest: settings of a group of their own for biases and norms, if they have one.
         **settings: override those of the catalogue's example.
     """
 
@@ -52,26 +54,26 @@ class Workout:
         name: str,
         base: Callable[[Any], torch.optim.Optimizer] | None = None,
         *,
-        split: bool = False,
+        rest: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        self.method: Method = PRESETS[name]
+        self.method: Method = OPTIMIZERS[name]
         self.name = name
         with torch.random.fork_rng():
             torch.manual_seed(0)
             layers = [nn.Linear(64, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 10)]
             self.model = nn.Sequential(*layers).double()
         weights = [p for p in self.model.parameters() if p.dim() > 1]
-        rest = [p for p in self.model.parameters() if p.dim() <= 1]
-        groups = [{"params": weights}, {"params": rest, "rho": 0.0}] if split else weights + rest
+        others = [p for p in self.model.parameters() if p.dim() <= 1]
+        groups: Any = weights + others
+        if rest is not None:
+            groups = [{"params": weights}, {"params": others, **rest}]
         make = base or (lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9))
         settings = {**self.method.example, **settings}
         if "source" in self.method.needs:
-            settings["data"] = Data(self)
-        self.opt: vasso.SharpnessAware = self.method.build(
-            make(groups), model=self.model, **settings
-        )
-        self.steps = 0
+            settings["data" if name in PRESETS else "source"] = Data(self)
+        self.opt: Any = self.method.build(make(groups), model=self.model, **settings)
+        self.steps = self.drawn = 0
         self.before_pass: Callable[[], None] = lambda: None
         self.losses: list[float] = []
         self.clean = self.climbed = self.refreshed = 0
@@ -94,7 +96,7 @@ class Workout:
 
     def step(self) -> None:
         """One step, and what it decided."""
-        wanted = self.opt.wants_clean
+        wanted = self.name in STEPPERS or self.opt.wants_clean
         anew = self.starts_anew()
         other = {}
         if "other batch" in self.method.needs:
@@ -124,6 +126,7 @@ class Workout:
             {
                 "name": self.name,
                 "steps": self.steps,
+                "drawn": self.drawn,
                 "model": self.model.state_dict(),
                 "opt": self.opt.state_dict(),
             },
@@ -132,7 +135,7 @@ class Workout:
 
     def load(self, path: Path) -> Workout:
         saved = torch.load(path, weights_only=True)
-        self.steps = saved["steps"]
+        self.steps, self.drawn = saved["steps"], saved["drawn"]
         self.model.load_state_dict(saved["model"])
         self.opt.load_state_dict(saved["opt"])
         return self

@@ -1,1 +1,1 @@
-"""Short loss curves of every preset; `python -m tests.golden` writes them anew."""
+"""Short loss curves of every optimizer; `python -m tests.golden` writes them anew."""
