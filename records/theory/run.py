@@ -1,0 +1,123 @@
+"""Writes records/theory/README.md: the paper's theorems on trial, measured (a minute or two)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from vasso.diagnostics.theory import (
+    Problem,
+    convergence,
+    rate,
+    resting_slope,
+    slope_quality,
+    told_apart,
+    valley,
+)
+
+HERE = Path(__file__).parent
+CURVATURES = tuple(np.geomspace(0.1, 2, 20).tolist())
+METHODS = {
+    "SAM": {},
+    "VaSSO 0.4": {"theta": 0.4},
+    "VaSSO 0.2": {"theta": 0.2},
+    "random on the sphere": {"adversary": "random"},
+    "no adversary (SGD)": {"adversary": "none"},
+}
+STEPS = (100, 400, 1600, 6400)
+RUNS = 50
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def starts() -> np.ndarray:
+    """All runs from one point."""
+    return np.full((RUNS, len(CURVATURES)), 0.5)
+
+
+def theorem_1(shape: str) -> str:
+    """Mean squared gradients over bounds."""
+    problem, lines = Problem(CURVATURES, shape=shape), []
+    for name, settings in METHODS.items():
+        rows = [convergence(problem, starts(), T, eta0=1, rho0=1, **settings) for T in STEPS]
+        cells = [f"{row.here.value:.4f} ({row.bound_here:.3f})" for row in rows]
+        last = f"{rows[-1].ahead.value:.4f} ({rows[-1].bound_ahead:.3f})"
+        lines.append([name, *cells, last, f"{rate(rows):.3f}"])
+    head = [shape, *(f"T = {T}" for T in STEPS), "at x + epsilon, last T", "power of T"]
+    return table(head, lines)
+
+
+def theorems_2_and_3() -> str:
+    """The slope's error and stability."""
+    problem, lines = Problem(CURVATURES), []
+    for theta in (1.0, 0.9, 0.4, 0.2, 0.05):
+        still = slope_quality(problem, starts(), 400, eta0=0, rho0=1, theta=theta)
+        lines.append([f"{theta:g}", "x held", str(still.mse), f"{still.still:.4g}", "-", "-", "-"])
+        for T in STEPS:
+            found = slope_quality(problem, starts(), T, eta0=1, rho0=1, theta=theta)
+            shares = found.stability.times(1 / found.leading_stability)
+            told = [f"{found.still:.4g}", f"{found.leading:.4g}", f"{found.bound:.3g}"]
+            lines.append([f"{theta:g}", str(T), str(found.mse), *told, str(shares)])
+    exact, leading, bound = "theta/(2-theta)", "theta", "bound of the proof"
+    head = [
+        "theta",
+        "T",
+        "E‖d-f'‖² / sigma²",
+        exact,
+        leading,
+        bound,
+        "delta / (sqrt(theta) rho sigma)",
+    ]
+    return table(head, lines)
+
+
+def valleys(**settings: float) -> str:
+    """The slope in a sharp and in a flat valley."""
+    lines = []
+    for theta in (1.0, 0.4, 0.2, 0.05):
+        sharp = valley(10.0, theta=theta, **settings)
+        flat = valley(0.1, theta=theta, seed=1, **settings)
+        area = told_apart(sharp.lengths, flat.lengths)
+        lengths, cosines = (
+            [str(sharp.length), str(flat.length)],
+            [str(sharp.cosine), str(flat.cosine)],
+        )
+        closed = "-"
+        if not settings:
+            roots = [resting_slope(curvature, 0.05, theta) ** 0.5 for curvature in (10.0, 0.1)]
+            closed = " / ".join(f"{root:.3f}" for root in roots)
+        lines.append([f"{theta:g}", *lengths, closed, f"{area:.2f}", *cosines])
+    head = [
+        "theta",
+        "‖v‖ sharp",
+        "‖v‖ flat",
+        "closed form",
+        "P(sharp > flat)",
+        "cos sharp",
+        "cos flat",
+    ]
+    return table(head, lines)
+
+
+def main() -> None:
+    """Measures everything and fills the page."""
+    page = (HERE / "page.md").read_text()
+    parts = {
+        "bowl": theorem_1("bowl"),
+        "waves": theorem_1("waves"),
+        "slope": theorems_2_and_3(),
+        "rest": valleys(),
+        "held": valleys(eta=0.0, distance=0.03),
+    }
+    for name, text in parts.items():
+        page = page.replace(f"<!-- {name} -->", text)
+    (HERE / "README.md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()
