@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vasso.diagnostics.estimates import Estimate
 from vasso.diagnostics.theory import (
     Problem,
     convergence,
@@ -35,6 +36,11 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def spread(found: Estimate) -> str:
+    """Mean and half of the interval."""
+    return f"{found.value:.4f} ± {(found.high - found.low) / 2:.4f}"
+
+
 def starts() -> np.ndarray:
     """All runs from one point."""
     return np.full((RUNS, len(CURVATURES)), 0.5)
@@ -45,8 +51,8 @@ def theorem_1(shape: str) -> str:
     problem, lines = Problem(CURVATURES, shape=shape), []
     for name, settings in METHODS.items():
         rows = [convergence(problem, starts(), T, eta0=1, rho0=1, **settings) for T in STEPS]
-        cells = [f"{row.here.value:.4f} ({row.bound_here:.3f})" for row in rows]
-        last = f"{rows[-1].ahead.value:.4f} ({rows[-1].bound_ahead:.3f})"
+        cells = [f"{spread(row.here)} ({row.bound_here:.3f})" for row in rows]
+        last = f"{spread(rows[-1].ahead)} ({rows[-1].bound_ahead:.3f})"
         lines.append([name, *cells, last, f"{rate(rows):.3f}"])
     head = [shape, *(f"T = {T}" for T in STEPS), "at x + epsilon, last T", "power of T"]
     return table(head, lines)
@@ -112,6 +118,7 @@ def main() -> None:
         "waves": theorem_1("waves"),
         "slope": theorems_2_and_3(),
         "rest": valleys(),
+        "climb": valleys(rho=0.05),
         "held": valleys(eta=0.0, distance=0.03),
     }
     for name, text in parts.items():
