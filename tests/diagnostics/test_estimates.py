@@ -41,8 +41,8 @@ def test_ratios_of_crossed_samples() -> None:
     luck = np.random.default_rng(1)
     hits = []
     for _ in range(600):
-        own = 2 + 0.3 * luck.normal(size=12)
-        found = crossed_ratio(0.5 * own[:, None] + 0.3 * table(luck, 12, 16), own)
+        own = 5 + luck.normal(size=12)  # its spread is in both and cancels
+        found = crossed_ratio(0.5 * own[:, None] + 0.1 * table(luck, 12, 16), own)
         hits.append(found.low <= 0.5 <= found.high)
     share_within(hits, 0.95)
 

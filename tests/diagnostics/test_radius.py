@@ -9,9 +9,16 @@ from torch.nn.functional import cross_entropy
 
 from tests.diagnostics.nets import batches, check_nothing_touched, net
 from tests.diagnostics.noisy import Point, noise, quadratic, share_within
+from vasso.diagnostics.estimates import Estimate
 from vasso.diagnostics.friendliness import friendliness, friendliness_of
 from vasso.diagnostics.passes import gradient_of, objective
-from vasso.diagnostics.radius import adversaries_of, rise_along, rise_curve, rises_of
+from vasso.diagnostics.radius import (
+    RiseCurve,
+    adversaries_of,
+    rise_along,
+    rise_curve,
+    rises_of,
+)
 
 H = torch.diag(torch.tensor([4.0, 1.0], dtype=torch.float64))
 W = torch.tensor([0.5, 1.0], dtype=torch.float64)
@@ -45,6 +52,15 @@ def test_a_curve_is_inverted_where_it_reaches_the_rise() -> None:
         curve.radius_at(0.0)
     with pytest.raises(ValueError, match="Did you mean 'others'"):
         curve.radius_at(0.1, "other")  # type: ignore[arg-type]
+
+
+def test_the_interval_of_a_radius_is_where_the_ends_of_the_curve_reach_the_rise() -> None:
+    rhos = (0.1, 0.4, 0.8)
+    line = tuple(Estimate(rho, rho / 2, rho * 2, 0.95, 9) for rho in rhos)
+    steep = RiseCurve(rhos, line, line, 1.0, 9, 9)
+    found = steep.radius_at(0.2, "own")
+    assert (found.low, found.value, found.high) == pytest.approx((0.1, 0.2, 0.4))
+    assert steep.radius_at(0.6).high == math.inf
 
 
 def test_an_averaged_slope_carries_more_of_its_rise_to_other_batches_and_has_less_of_it() -> None:
@@ -92,6 +108,9 @@ def test_the_rate_counts_batches_whose_loss_falls() -> None:
     with objective(Point(W), quadratic(flat)) as f:
         (adversary,) = adversaries_of(f, [(H @ W)[None]], most=1)
         rises = rises_of(f, [adversary], [x[None] for x in others], [0.1])
+    u = (H @ W) / (H @ W).norm()
+    expected = [0.1 * (x @ u).item() for x in others]
+    assert rises.others[0, :, 0].tolist() == pytest.approx(expected, rel=1e-9)
     (found,) = friendliness_of(rises)
     assert found.rate.value == 0.5
     assert found.rate.n == 4
