@@ -21,6 +21,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train on digits with wrong labels: SGD, SAM, VaSSO (about two minutes)
 	$(BIN)/python examples/noisy_digits.py
 
+test test-slow: export OMP_NUM_THREADS = 1  # one thread for each of the workers and their ranks
+
 test: lint types $(READY)  ## everything that matters
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
 
