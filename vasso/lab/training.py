@@ -36,7 +36,8 @@ IN_MEMORY = 2 << 30
 """Images of no more bytes than this are kept on the GPU."""
 
 ENOUGH = 10_000
-"""How many training images, and how many with wrong labels, are looked at after the last step."""
+"""How many training images, and how many with wrong labels, are looked at after the last step, unless
+the task tests on fewer."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +193,9 @@ class Training:
             place=self._place,
         )
         seen = examples_of(data, prepared.train, prepared.y, workers)
-        self.taught = {"training": seen.some(min(ENOUGH, len(prepared.y)))}
-        misled = prepared.misled[:ENOUGH]
+        enough = task.test_size or ENOUGH
+        self.taught = {"training": seen.some(min(enough, len(prepared.y)))}
+        misled = prepared.misled[:enough]
         if len(misled):
             rows, y = prepared.train[misled], prepared.y[misled]
             self.taught["wrong"] = examples_of(data, rows, y, workers)
