@@ -36,8 +36,7 @@ IN_MEMORY = 2 << 30
 """Images of no more bytes than this are kept on the GPU."""
 
 ENOUGH = 10_000
-"""How many training images, and how many with wrong labels, are looked at after the last step, unless
-the task tests on fewer."""
+"""How many training images are looked at after the last step, unless the task tests on fewer."""
 
 
 @dataclass(frozen=True)
