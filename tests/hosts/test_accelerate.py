@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
@@ -20,12 +21,8 @@ from tests.hosts import windows
 from tests.hosts.two_processes import run_both
 from tests.hosts.windows import batches, collate, in_windows, lines, weights
 from vasso import MSAM, LookSAM, SharpnessAware, VaSSO
-from vasso.steppers import SAMPa
-
-pytest.importorskip("accelerate")
-from accelerate import Accelerator
-
 from vasso.integrations.accelerate import Window, sharpness_aware
+from vasso.steppers import SAMPa
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RHO, THETA = 0.1, 0.4

@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.fabric import Fabric
+from lightning.fabric.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
-
-pytest.importorskip("lightning")
-from lightning.fabric import Fabric
-from lightning.fabric.plugins import MixedPrecision
 
 from tests.hosts import HOSTS_OWN_WARNINGS, fabric_ranks
 from tests.hosts.problem import (

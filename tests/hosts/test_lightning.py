@@ -13,17 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR
 from torch.utils.data import DataLoader
-
-pytest.importorskip("lightning")
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
-from lightning.pytorch.loggers.logger import Logger
-from lightning.pytorch.plugins import MixedPrecision
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.aggregation import CatMetric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix

@@ -12,13 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
-
-from tests.hosts import windows
-from tests.hosts.two_processes import run_both
-from tests.hosts.windows import batches, collate, in_windows, lines, weights
-from vasso import ASAM, ESAM, MSAM, SAM, LookSAM, SAMPa, SharpnessAware, VaSSO
-
-pytest.importorskip("transformers")
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -27,6 +20,10 @@ from transformers import (
     TrainingArguments,
 )
 
+from tests.hosts import windows
+from tests.hosts.two_processes import run_both
+from tests.hosts.windows import batches, collate, in_windows, lines, weights
+from vasso import ASAM, ESAM, MSAM, SAM, LookSAM, SAMPa, SharpnessAware, VaSSO
 from vasso.integrations.transformers import SharpnessAwareMixin, SharpnessAwareTrainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,7 +8,6 @@ import pytest
 
 from tests.hosts import HOSTS_OWN_WARNINGS
 
-pytest.importorskip("lightning")
 pytestmark = HOSTS_OWN_WARNINGS
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

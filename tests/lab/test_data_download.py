@@ -280,7 +280,7 @@ def test_an_archive_becomes_its_folder(pack: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [tar, zipped])
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "top/../../evil", "..\\evil", "C:evil"])
+@pytest.mark.parametrize("name", ["../evil", "/evil", "top/../../evil", "..\\evil", "C:evil"])
 def test_members_that_would_leave_the_folder_are_refused(
     pack: Any, name: str, tmp_path: Path
 ) -> None:

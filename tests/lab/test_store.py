@@ -140,15 +140,19 @@ def test_links_cannot_lead_out_of_the_store(tmp_path: Path) -> None:
 
 
 class Malice:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
     def __reduce__(self) -> tuple:
-        return os.mkdir, ("/tmp/vasso-test-malice",)
+        return os.mkdir, (str(self.target),)
 
 
-def test_a_checkpoint_is_data_and_is_never_run(folder: Folder) -> None:
-    torch.save({"step": Malice()}, folder.path / "checkpoint.pt")
+def test_a_checkpoint_is_data_and_is_never_run(folder: Folder, tmp_path: Path) -> None:
+    target = tmp_path / "malice"
+    torch.save({"step": Malice(target)}, folder.path / "checkpoint.pt")
     with pytest.raises(StoreError, match="holds more than tensors"):
         folder.load("checkpoint.pt")
-    assert not Path("/tmp/vasso-test-malice").exists()
+    assert not target.exists()
 
 
 def test_a_truncated_checkpoint_is_an_error_that_says_what_to_do(folder: Folder) -> None:
