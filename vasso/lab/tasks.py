@@ -78,6 +78,8 @@ class Task:
         test_size: test images, evenly spaced; None for all.
         test_every: epochs from test to test; the last epoch and the best by validation so far are
             always tested.
+        others: batches of the beginning of an epoch on which the adversary of its last step is
+            looked at; see `vasso.lab.onlooker`. 0 for none.
 
     Example:
         >>> Task.of({"data": "digits", "epochs": 3}).as_table()
@@ -107,6 +109,7 @@ class Task:
     reestimate: int = 0
     test_size: int | None = None
     test_every: int = 1
+    others: int = 0
 
     def __post_init__(self) -> None:
         _known("data", self.data, DATA)
@@ -116,7 +119,7 @@ class Task:
             Range(least=1).check(name, getattr(self, name))
         for name in ("steps", "size", "train_size", "test_size"):
             Range(least=1).check(name, 1 if getattr(self, name) is None else getattr(self, name))
-        for name in ("validation", "reestimate"):
+        for name in ("validation", "reestimate", "others"):
             Range(least=0).check(name, getattr(self, name))
         Range(above=0).check("width", self.width)
         for name in ("wrong", "label_smoothing"):

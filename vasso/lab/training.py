@@ -24,12 +24,14 @@ from torch.optim.swa_utils import AveragedModel
 from vasso.lab.batches import Batches, Tensors
 from vasso.lab.data import Images
 from vasso.lab.evaluate import reestimated, score
+from vasso.lab.onlooker import Onlooker
 from vasso.lab.passes import Pass, Source
 from vasso.lab.pixels import Examples, InMemory, OnDisk, Pixels, examples_of
 from vasso.lab.runs import Run
 from vasso.lab.shards import load_model, load_optimizer, sharded, whole
 from vasso.lab.tasks import Prepared
 from vasso.randomness import mixed
+from vasso.records import StepSummary
 
 FSDP2 = "fsdp2"
 IN_MEMORY = 2 << 30
@@ -96,6 +98,8 @@ class Sums:
         images: of the epoch.
         run_seconds: of all steps of the run.
         run_images: of the run.
+        rise: sum of the rises of the loss from w to the adversary, over the epoch's climbs.
+        climbs: steps of the epoch that climbed and knew both losses.
     """
 
     loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
@@ -104,6 +108,8 @@ class Sums:
     images: int = 0
     run_seconds: float = 0.0
     run_images: int = 0
+    rise: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    climbs: int = 0
 
     def add(self, loss: Tensor, images: int, seconds: float) -> None:
         """Takes in a step; without asking the device for its number.
@@ -120,9 +126,22 @@ class Sums:
         self.images += images
         self.run_images += images
 
+    def add_rise(self, last: StepSummary | None) -> None:
+        """Takes in how much higher the loss was at the adversary; likewise.
+
+        Args:
+            last: what the optimizer tells of its step, None if it tells nothing.
+        """
+        if last is None or not last.climbed or last.loss_at != "w" or last.perturbed_loss is None:
+            return
+        rise = (last.perturbed_loss - last.loss).detach().double()
+        self.rise = self.rise.to(rise.device) + rise
+        self.climbs += 1
+
     def next_epoch(self) -> None:
         """Begins the sums of an epoch anew."""
         self.loss, self.steps, self.seconds, self.images = torch.zeros_like(self.loss), 0, 0.0, 0
+        self.rise, self.climbs = torch.zeros_like(self.rise), 0
 
 
 class Training:
@@ -154,6 +173,8 @@ class Training:
         self.source = Source(self.batches, self._closure_of)
         self.optimizer: Any = run.method.build(self.model, self.total, run.seed, self.source)
         self.average = self._average()
+        self.onlooker = Onlooker(self.bare, self.criterion, self.batches, self._others())
+        self.adversary: dict[str, Any] | None = None
         self.step = 0
         self.best: dict[str, Any] | None = None
         self.last: dict[str, Any] = {}
@@ -230,6 +251,14 @@ class Training:
             self.average_from = 0.75
         return None if self.average_from is None else AveragedModel(self.bare)
 
+    def _others(self) -> int:
+        """On how many other batches adversaries are looked at."""
+        if self.is_sharded and self.run.task.others:
+            raise ValueError(
+                "adversaries are not looked at in shards: use others=0 or strategy=ddp"
+            )
+        return self.run.task.others
+
     # -- a step -----------------------------------------------------------------------------------
 
     @property
@@ -250,16 +279,22 @@ class Training:
             group["lr"] = self.rate(self.step)
         self.source.begin(self.step)
         batch = self._closure_of(self.batches.at(self.step))
-        share = self.run.method.other_batch
-        if share:
-            other = self._closure_of(self.batches.other(self.step, share))
-            loss = self.optimizer.step(batch, ascent_closure=other)
-        else:
-            loss = self.optimizer.step(batch)
+        take = partial(self._step_on, batch)
+        loss, self.adversary = self.onlooker.at(self.step, self.optimizer, batch.tensors, take)
         if hasattr(self.own_loss, "update"):
             self.own_loss.update()
         self.step += 1
         self.sums.add(loss, len(batch), time.perf_counter() - started)
+        self.sums.add_rise(getattr(self.optimizer, "last", None))
+
+    def _step_on(self, batch: Pass) -> Tensor:
+        share = self.run.method.other_batch
+        if share:
+            other = self._closure_of(self.batches.other(self.step, share))
+            loss: Tensor = self.optimizer.step(batch, ascent_closure=other)
+        else:
+            loss = self.optimizer.step(batch)
+        return loss
 
     def _seed(self, seed: int) -> None:
         """Of this device alone: `torch.manual_seed` asks every kind of device, for half a ms."""
@@ -310,6 +345,10 @@ class Training:
             "seconds": round(self.sums.seconds, 3),
             "images_per_second": round(self.sums.images / max(self.sums.seconds, 1e-9), 1),
         }
+        if self.sums.climbs:
+            line["rise"] = float(self.sums.rise) / self.sums.climbs
+        if self.adversary is not None:
+            line["adversary"] = self.adversary
         line |= self._scores(last or done % self.run.task.test_every == 0)
         self.sums.next_epoch()
         self.last = line
