@@ -29,6 +29,7 @@ NAMES = [
     "m-sharpness",
     "noisy-adversary",
     "radius",
+    "radius-mlp",
     "snr",
     "sphere",
     "translation",
