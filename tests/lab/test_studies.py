@@ -207,13 +207,14 @@ PARAMETERS = {
 
 
 def paper_runs() -> list[Run]:
-    """Every network of every study at the paper's scale, with VaSSO; each once."""
+    """Every network of the paper, with VaSSO; each once."""
     found: dict[tuple[str, str], Run] = {}
     for name in sorted(set(NAMES) - WAITING):
         for run in studies.load(name).at("paper").runs:
             key = run.task.data, run.task.model
-            if "cifar10n" not in key[0] and (run.method.name == "VaSSO" or key not in found):
+            if key in PARAMETERS and (run.method.name == "VaSSO" or key not in found):
                 found[key] = run
+    assert found.keys() == PARAMETERS.keys()
     return list(found.values())
 
 
