@@ -12,6 +12,7 @@ import vasso
 PACKAGE = Path(vasso.__file__).parent
 CORE = sorted(PACKAGE.glob("*.py"))
 LAB = sorted((PACKAGE / "lab").rglob("*.py"))
+DIAGNOSTICS = sorted((PACKAGE / "diagnostics").rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
@@ -40,6 +41,20 @@ def test_core_imports_torch_the_standard_library_and_itself(path: Path) -> None:
 def test_core_does_not_know_the_other_layers(path: Path) -> None:
     layers = ("vasso.lab", "vasso.diagnostics", "vasso.integrations")
     assert not {name for name in imported(path) if name.startswith(layers)}
+
+
+@pytest.mark.parametrize("path", DIAGNOSTICS, ids=lambda path: "/".join(path.parts[-2:]))
+def test_diagnostics_compute_with_numpy_and_scipy_and_only_figures_draw(path: Path) -> None:
+    draws = "figures" in path.parts
+    extras = {"numpy", "scipy", *({"matplotlib", "plotly"} if draws else ())}
+    outside = {
+        name
+        for name in imported(path)
+        if name.split(".")[0] not in {"torch", "vasso", *extras, *sys.stdlib_module_names}
+    }
+    assert not outside
+    above = ("vasso.lab", "vasso.integrations", *(() if draws else ("vasso.diagnostics.figures",)))
+    assert not {name for name in imported(path) if name.startswith(above)}
 
 
 @pytest.mark.parametrize("path", LAB, ids=lambda path: "/".join(path.parts[-2:]))

@@ -1,0 +1,142 @@
+"""How does matplotlib's SVG become one that lives in a page? Read as XML and rewritten.
+
+What matplotlib writes has a rule for every element of the page (`*{...}`), ids that repeat from
+figure to figure, a fixed size and colours. All of that is replaced; text stays text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+from vasso.diagnostics.figures.palette import GRID, INK
+
+SVG = "http://www.w3.org/2000/svg"
+HREF = "{http://www.w3.org/1999/xlink}href"
+SYSTEM = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
+GROWTH = 1.6
+"""How much larger than its natural size a figure in a page may become."""
+Element = ElementTree.Element
+
+
+def for_file(text: str) -> str:
+    """A whole SVG file.
+
+    Args:
+        text: what matplotlib wrote.
+
+    Returns:
+        The file's text: natural size, letters of the reader's system.
+    """
+    root = _read(text)
+    _restyle(root, lambda style: _fonts(style, SYSTEM))
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{_written(root)}\n'
+
+
+def for_page(text: str, *, title: str, description: str, name: str | None) -> str:
+    """An `<svg>` element.
+
+    Args:
+        text: what matplotlib wrote.
+        title: what it is.
+        description: what is to be seen.
+        name: prefix of its ids; None for one made of its content.
+
+    Returns:
+        The element, without fixed width, colours of the page.
+    """
+    content = hashlib.sha256(f"{title}\n{description}\n{text}".encode()).hexdigest()[:10]
+    prefix = f"{name or f'figure-{content}'}-"
+    root = _read(text)
+    _restyle(root, _page_style)
+    _rename(root, prefix)
+    _name(root, prefix, title, description)
+    width = float(root.get("viewBox", "0 0 0 0").split()[2])
+    for key in ("width", "height", "version"):
+        root.attrib.pop(key, None)
+    root.set("class", "figure")
+    grows = f"display: block; width: 100%; height: auto; max-width: {width * GROWTH:.0f}px; "
+    root.set("style", grows + root.get("style", ""))
+    return _written(root)
+
+
+def _read(text: str) -> Element:
+    """The tree without what no reader needs, its one rule as inherited properties of the root."""
+    root = ElementTree.fromstring(text)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in {f"{{{SVG}}}metadata", f"{{{SVG}}}style"}:
+                parent.remove(child)
+    root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
+    for element in root.iter():
+        if element.tag == f"{{{SVG}}}path":
+            element.set("d", _shorter(element.get("d", "")))
+        for key in ("x", "y"):
+            if key in element.attrib:
+                element.set(key, _shorter(element.attrib[key]))
+        if (target := element.attrib.pop(HREF, None)) is not None:
+            element.set("href", target)
+        if element.get("transform", "").startswith("rotate(-0 "):
+            del element.attrib["transform"]
+    _drop_unused_ids(root)
+    return root
+
+
+def _shorter(numbers: str) -> str:
+    """Coordinates to a hundredth of a point."""
+    short = re.sub(
+        r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), numbers
+    )
+    return " ".join(short.split())
+
+
+def _drop_unused_ids(root: Element) -> None:
+    """Removes matplotlib's counted ids, such as line2d_3; those that are used or chosen stay."""
+    for element in root.iter():
+        if re.fullmatch(r"[A-Za-z][\w.]*_\d+", element.get("id", "")):
+            del element.attrib["id"]
+
+
+def _restyle(root: Element, change: Callable[[str], str]) -> None:
+    for element in root.iter():
+        if "style" in element.attrib:
+            element.set("style", change(element.attrib["style"]))
+
+
+def _fonts(style: str, family: str) -> str:
+    return re.sub(r"font-family:[^;]*", f"font-family: {family}", style)
+
+
+def _page_style(style: str) -> str:
+    style = style.replace(INK, "currentColor").replace(GRID, f"var(--figure-grid, {GRID})")
+    return _fonts(style, "inherit")
+
+
+def _rename(root: Element, prefix: str) -> None:
+    for element in root.iter():
+        if "id" in element.attrib:
+            element.set("id", prefix + element.attrib["id"])
+        if element.get("href", "").startswith("#"):
+            element.set("href", f"#{prefix}{element.attrib['href'][1:]}")
+        for key, value in element.attrib.items():
+            if "url(#" in value:
+                element.set(key, value.replace("url(#", f"url(#{prefix}"))
+
+
+def _name(root: Element, prefix: str, title: str, description: str) -> None:
+    """Puts title and description first, where readers of screens look for them."""
+    told = {"title": title, "desc": description} if description else {"title": title}
+    for place, (tag, text) in enumerate(told.items()):
+        element = Element(f"{{{SVG}}}{tag}", {"id": prefix + tag})
+        element.text = text
+        root.insert(place, element)
+    root.set("role", "img")
+    root.set("aria-labelledby", " ".join(prefix + tag for tag in told))
+
+
+def _written(root: Element) -> str:
+    ElementTree.register_namespace("", SVG)
+    ElementTree.indent(root, "")
+    return ElementTree.tostring(root, encoding="unicode")
