@@ -1,4 +1,4 @@
-"""The command `vasso`: what there is, one run, a whole study.
+"""The command `vasso`: what there is, one run, a whole study, what the runs say.
 
 Every setting is checked before anything starts. Exit codes: 0 done, 1 something failed, 2 a setting
 or a name is wrong, 130 stopped by Ctrl-C.
@@ -7,8 +7,7 @@ or a name is wrong, 130 stopped by Ctrl-C.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,15 @@ from vasso.lab.catalogues import KINDS, about_study, listed
 from vasso.lab.data import DataError
 from vasso.lab.flags import RunFlags
 from vasso.lab.jobs import Crew, Outcome
+from vasso.lab.report.command import Export, Report
 from vasso.lab.runs import Run
 from vasso.lab.settings import assignments, name_of
 from vasso.lab.store import Store, StoreError
 from vasso.lab.tasks import NotThereYetError, prepare_data
+from vasso.lab.usage import UsageError, usage
 
 STORE = Path("runs")
 WRONG, FAILED, INTERRUPTED = 2, 1, 130
-
-
-class UsageError(Exception):
-    """A setting or a name is wrong; nothing has been started."""
 
 
 @dataclass(frozen=True)
@@ -308,22 +305,6 @@ def concluded(outcome: Outcome, wanted: int) -> int:
     return FAILED if outcome.failed else 0
 
 
-@contextmanager
-def usage() -> Iterator[None]:
-    """What is found wrong inside is the user's to mend: nothing has been started.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        UsageError: something is.
-    """
-    try:
-        yield
-    except (ValueError, NotThereYetError) as trouble:
-        raise UsageError(str(trouble)) from trouble
-
-
 def say(text: str) -> None:
     """Tells the user, apart from what a program may read.
 
@@ -333,7 +314,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {"list": List, "train": Train, "study": Study}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "list": List,
+    "train": Train,
+    "study": Study,
+    "report": Report,
+    "export": Export,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

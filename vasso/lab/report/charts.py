@@ -1,0 +1,368 @@
+"""What is drawn of a task? Accuracy over rho, over the effective radius, over epochs, and why.
+
+Lines are means over seeds, bands their 95 % intervals; a cell of one run is a hollow mark without a
+band. The base alone, which has no radius, is a line across.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vasso.diagnostics.estimates import Estimate
+from vasso.diagnostics.figures.style import (
+    Look,
+    canvas,
+    inline,
+    look,
+    plain_log,
+    reference_line,
+    styled,
+)
+from vasso.lab.methods import PLAIN
+from vasso.lab.report import words
+from vasso.lab.report.cells import Cell
+from vasso.lab.report.curves import Curve, curves_of
+from vasso.lab.report.findings import Answered
+from vasso.lab.report.hover import Tips
+from vasso.lab.report.sections import Table
+from vasso.lab.statistics import paired
+
+HEIGHT = 3.3
+LEAST_RADII = 3
+"""Radii from which something is drawn over them."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure for the page.
+
+    Attributes:
+        title: what it is.
+        caption: how to read it.
+        svg: the element.
+    """
+
+    title: str
+    caption: str
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point with its interval.
+
+    Attributes:
+        x: where.
+        y: the mean.
+        text: what is said of it on hovering.
+    """
+
+    x: float
+    y: Estimate
+    text: str
+
+
+Series = Mapping[str, tuple[Look, Sequence[Mark]]]
+"""Name -> how it looks, and its points."""
+
+
+def charts_of(answered: Answered) -> tuple[tuple[Chart, ...], ...]:
+    """What is drawn of each table of a section.
+
+    Args:
+        answered: the section.
+
+    Returns:
+        Charts for each table, none where there is nothing to see.
+    """
+    anchor = answered.section.anchor
+    tables = enumerate(zip(answered.section.tables, answered.picks, strict=True), 1)
+    return tuple(
+        tuple(
+            chart
+            for chart in (
+                *_over_radius(table, f"{anchor}-{number}"),
+                _over_epochs(table, [p.cell for p in picks.values()], f"{anchor}-{number}-epochs"),
+            )
+            if chart is not None
+        )
+        for number, (table, picks) in tables
+    )
+
+
+def look_of(cell: Cell) -> Look:
+    """How the method of a cell is drawn, wherever it is.
+
+    Args:
+        cell: the cell.
+
+    Returns:
+        Colour, marker and line.
+    """
+    theta = dict(cell.method.settings).get("theta")
+    name = cell.method.base if cell.method.name == PLAIN else cell.method.name
+    return look(name, float(theta) if isinstance(theta, (int, float)) else None)
+
+
+# -- over the radius -------------------------------------------------------------------------------
+
+
+def _over_radius(table: Table, name: str) -> list[Chart | None]:
+    radii = {cell.rho for cell in table.cells if cell.n and cell.rho is not None}
+    if len(radii) < LEAST_RADII:
+        return []
+    of_rho: Callable[[Cell], float | None] = lambda cell: cell.rho  # noqa: E731
+    return [
+        _chart(
+            table, "last", of_rho, f"{name}-accuracy",
+            title="Test accuracy over ρ",
+            caption="Last epoch. The line across is the base alone.",
+            x="radius ρ", y="test accuracy, %",
+        ),
+        _difference(table, f"{name}-difference"),
+        _chart(
+            table, "wrong", of_rho, f"{name}-wrong",
+            title="Wrong labels learnt over ρ",
+            caption="Share of wrong training labels that the network gives back at the end.",
+            x="radius ρ", y="wrong labels learnt, %",
+        ),
+        _chart(
+            table, "last", _effective, f"{name}-effective",
+            title="Test accuracy over the effective radius",
+            caption="The same points over what ρ does: the mean rise of the loss on the own batch, "
+            "over all steps. Where the curves fall together, methods differ in their radius only.",
+            x="rise of the loss on the own batch", y="test accuracy, %",
+        ),
+        _chart(
+            table, "carried", of_rho, f"{name}-carried",
+            title="How far the adversary carries over to other batches",
+            caption="Rise of the loss on other batches over that on the own batch, at the last "
+            "step of each epoch: 1 is an adversary for all, 0 one for its own batch only.",
+            x="radius ρ", y="rise on others / own",
+        ),
+    ]  # fmt: skip
+
+
+def _effective(cell: Cell) -> float | None:
+    found = cell.estimate("rise")
+    return None if found is None or found.value <= 0 else found.value
+
+
+def _chart(
+    table: Table,
+    of: str,
+    over: Callable[[Cell], float | None],
+    name: str,
+    *,
+    title: str,
+    caption: str,
+    x: str,
+    y: str,
+) -> Chart | None:
+    series = {
+        key: (look_of(cells[0]), _marks(table, cells, of, over))
+        for key, cells in table.families().items()
+    }
+    series = {key: (looks, marks) for key, (looks, marks) in series.items() if marks}
+    if not any(len(marks) > 1 for _, marks in series.values()):
+        return None
+    across = {} if over is _effective or of == "carried" else _bases(table, of)
+    tips = Tips()
+    figure = _lines(series, across, tips, x, y)
+    return _framed(table, figure, tips, name, title, caption)
+
+
+def _marks(
+    table: Table, cells: Sequence[Cell], of: str, over: Callable[[Cell], float | None]
+) -> list[Mark]:
+    found = []
+    for cell in sorted(cells, key=lambda cell: cell.rho or 0.0):
+        x, y = over(cell), cell.estimate(of)
+        if x is not None and y is not None:
+            said = f"{table.label(cell)}: {_said(y)}"
+            found.append(Mark(x, y, said if x == cell.rho else f"{said}, rise {x:.3g}"))
+    return found
+
+
+def _said(y: Estimate) -> str:
+    digits = 2 if abs(y.value) >= 1 else 3
+    half = words.half_width(y, digits)
+    return f"{words.number(y.value, digits)} {half}".rstrip() + f" ({words.seeds(int(y.n))})"
+
+
+def _bases(table: Table, of: str) -> dict[str, tuple[Look, Estimate]]:
+    found = {}
+    for cell in table.cells:
+        y = cell.estimate(of)
+        if cell.method.name == PLAIN and y is not None:
+            found[table.name(cell)] = (look_of(cell), y)
+    return found
+
+
+def _difference(table: Table, name: str) -> Chart | None:
+    """Each method less SAM at the same radius, seed by seed."""
+    families = table.families()
+    theirs = {cell.rho: cell for cell in families.get("SAM", []) if cell.n}
+    series: dict[str, tuple[Look, Sequence[Mark]]] = {}
+    for key, cells in families.items():
+        marks = _less(table, cells, theirs) if key != "SAM" else []
+        if len(marks) > 1:
+            series[key] = (look_of(cells[0]), marks)
+    if not series:
+        return None
+    title = "Difference to SAM at the same ρ"
+    caption = (
+        "Test accuracy less SAM's, seed by seed; above the line the method is better at that ρ. "
+        "Intervals are not adjusted for looking at many."
+    )
+    tips = Tips()
+    figure = _lines(series, {}, tips, "radius ρ", "points above SAM", zero=True)
+    return _framed(table, figure, tips, name, title, caption)
+
+
+def _less(table: Table, cells: Sequence[Cell], theirs: Mapping[float | None, Cell]) -> list[Mark]:
+    found = []
+    for cell in sorted(cells, key=lambda cell: cell.rho or 0.0):
+        other = theirs.get(cell.rho)
+        if cell.rho is None or other is None:
+            continue
+        compared = paired(cell.values("last"), other.values("last"))
+        if compared is not None:
+            d = compared.difference
+            size = f"{words.number(d.value, sign=True)} {words.half_width(d)}".rstrip()
+            said = f"{table.label(cell)} less SAM: {size} points ({words.seeds(compared.n)})"
+            found.append(Mark(cell.rho, d, said))
+    return found
+
+
+def _framed(table: Table, figure: Figure, tips: Tips, name: str, title: str, caption: str) -> Chart:
+    svg = inline(figure, title=f"{title}, {table.title}", description=caption, name=name)
+    return Chart(title, caption, tips.attached(svg, name))
+
+
+# -- drawing ---------------------------------------------------------------------------------------
+
+
+@styled
+def _lines(
+    series: Series,
+    across: Mapping[str, tuple[Look, Estimate]],
+    tips: Tips,
+    x: str,
+    y: str,
+    zero: bool = False,
+) -> Figure:
+    figure = canvas("narrow", HEIGHT)
+    axes = figure.axes[0]
+    if zero:
+        reference_line(axes, 0.0)
+    for name, (looks, level) in across.items():
+        axes.axhline(
+            level.value, color=looks.colour, linewidth=1.4, linestyle=(0, (5, 2)), label=name
+        )
+        if math.isfinite(level.low):
+            axes.axhspan(level.low, level.high, color=looks.colour, alpha=0.13, linewidth=0)
+    for name, (looks, marks) in series.items():
+        draw_series(axes, name, looks, marks, tips)
+    _log_axis(axes, [mark.x for _, marks in series.values() for mark in marks], x)
+    axes.set_ylabel(y)
+    legend(figure)
+    return figure
+
+
+def draw_series(axes: Axes, name: str, looks: Look, marks: Sequence[Mark], tips: Tips) -> None:
+    """Draws a method: its line, its band, and points that tell their values.
+
+    Args:
+        axes: where.
+        name: for the legend.
+        looks: colour, marker and line.
+        marks: the points.
+        tips: what points say.
+    """
+    xs, ys = [m.x for m in marks], [m.y.value for m in marks]
+    axes.plot(xs, ys, looks.line, color=looks.colour, marker=looks.marker, label=name)
+    sure = [math.isfinite(m.y.low) for m in marks]
+    low = [m.y.low if ok else m.y.value for m, ok in zip(marks, sure, strict=True)]
+    high = [m.y.high if ok else m.y.value for m, ok in zip(marks, sure, strict=True)]
+    axes.fill_between(xs, low, high, color=looks.colour, alpha=0.15, linewidth=0)
+    for mark, ok in zip(marks, sure, strict=True):
+        if not ok:
+            axes.plot(
+                [mark.x],
+                [mark.y.value],
+                looks.marker,
+                color=looks.colour,
+                markerfacecolor="white",
+                markersize=4.5,
+                zorder=3,
+            )
+        axes.plot(
+            [mark.x],
+            [mark.y.value],
+            "o",
+            color=looks.colour,
+            alpha=0.0,
+            markersize=15,
+            zorder=4,
+            gid=tips.add(mark.text),
+        )
+
+
+def _log_axis(axes: Axes, values: Sequence[float], label: str) -> None:
+    axes.set_xscale("log")
+    each = sorted(set(values))
+    if len(each) <= 9 and label.endswith("ρ"):
+        axes.set_xticks(each, [f"{value:g}" for value in each])
+        axes.set_xticks([], minor=True)
+    else:
+        plain_log(axes.xaxis)
+    axes.set_xlabel(label)
+
+
+def legend(figure: Figure) -> None:
+    """Names below the axes, where they hide nothing.
+
+    Args:
+        figure: with labelled lines.
+    """
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if len(handles) > 1:
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+
+
+# -- over epochs -----------------------------------------------------------------------------------
+
+
+def _over_epochs(table: Table, chosen: Sequence[Cell], name: str) -> Chart | None:
+    found = {table.label(cell): (look_of(cell), curves_of(cell)) for cell in chosen}
+    shown = {key: (looks, curve) for key, (looks, curve) in found.items() if curve is not None}
+    if not shown:
+        return None
+    title = "Over the epochs"
+    caption = (
+        "Test accuracy, each method at its best ρ by validation; mean over seeds and its 95 % band."
+    )
+    tips = Tips()
+    figure = _epochs(shown, tips)
+    return _framed(table, figure, tips, name, title, caption)
+
+
+@styled
+def _epochs(shown: Mapping[str, tuple[Look, Curve]], tips: Tips) -> Figure:
+    figure = canvas("narrow", HEIGHT)
+    axes = figure.axes[0]
+    for name, (looks, curve) in shown.items():
+        pairs = zip(curve.epochs, curve.means, strict=True)
+        marks = [Mark(e, y, f"{name}, epoch {e}: {_said(y)}") for e, y in pairs]
+        draw_series(axes, name, looks, marks, tips)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("test accuracy, %")
+    legend(figure)
+    return figure

@@ -1,0 +1,224 @@
+"""What is compared with what? Each method at its own best radius, and all at one radius.
+
+    best     each method at the radius that validation images choose for it, against SAM at SAM's
+    one      all at one radius, the one that validation images choose for SAM on clean labels: the
+             paper's way. Where there are no clean runs, on the labels at hand
+    base     SAM at its best radius against the plain base
+
+Accuracies are those of the last epoch. All comparisons of a section are one family for Holm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from vasso.lab.methods import PLAIN
+from vasso.lab.report.cells import Cell, cells_of
+from vasso.lab.report.known import Published, published
+from vasso.lab.report.reading import Contents
+from vasso.lab.report.sections import Section, Table, family
+from vasso.lab.statistics import (
+    LEAST,
+    Paired,
+    Standing,
+    Verdict,
+    chosen,
+    holm,
+    paired,
+    standing,
+    verdict,
+)
+
+REFERENCE = "SAM"
+Kind = Literal["best", "one", "base"]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The radius that validation images choose for a method.
+
+    Attributes:
+        cell: the method at that radius.
+        among: how many radii there were to choose from, of those with enough seeds.
+        of: how many radii the study has for it.
+        at_end: "smallest" or "largest" if it is at an end of them, so that a better one may lie
+            beyond; else "".
+    """
+
+    cell: Cell
+    among: int
+    of: int
+    at_end: str
+
+
+@dataclass(frozen=True)
+class OneRadius:
+    """One radius for all methods.
+
+    Attributes:
+        rho: the radius.
+        labels: "clean" if clean labels have chosen it, "same" if those at hand.
+        n: seeds of the runs that it was chosen by.
+    """
+
+    rho: float
+    labels: Literal["clean", "same"]
+    n: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A comparison of ours beside a published one.
+
+    Attributes:
+        published: what a source says.
+        verdict: whether ours agrees; "no claim" if theirs is within its own deviations.
+    """
+
+    published: Published
+    verdict: Verdict | Literal["no claim"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method against another.
+
+    Attributes:
+        kind: which rule has chosen the radii.
+        table: the task.
+        ours: a method at a radius.
+        theirs: another.
+        paired: the difference; None if no seed is shared.
+        adjusted: p-value after Holm; 1 where there is no verdict.
+        standing: who is ahead.
+        judged: one for each source.
+    """
+
+    kind: Kind
+    table: Table
+    ours: Cell
+    theirs: Cell
+    paired: Paired | None
+    adjusted: float
+    standing: Standing
+    judged: tuple[Judged, ...]
+
+
+def picks_of(table: Table) -> dict[str, Pick]:
+    """Each method at the radius that validation images choose.
+
+    Args:
+        table: a task.
+
+    Returns:
+        Name -> choice, of the methods for which there is one.
+    """
+    found = {name: _pick(cells) for name, cells in table.families().items()}
+    return {name: pick for name, pick in found.items() if pick is not None}
+
+
+def _pick(cells: list[Cell]) -> Pick | None:
+    with_runs = [cell for cell in cells if cell.n]
+    if len(cells) == 1 or any(cell.rho is None for cell in cells):
+        return Pick(with_runs[0], 1, 1, "") if len(with_runs) == 1 == len(cells) else None
+    by_rho = {cell.rho: cell for cell in with_runs if cell.rho is not None}
+    known = {rho: list(cell.values("validation").values()) for rho, cell in by_rho.items()}
+    rho = chosen(known)
+    if rho is None:
+        return None
+    full = [r for r, values in known.items() if len(values) >= min(LEAST, len(known[rho]))]
+    ends = {min(full): "smallest", max(full): "largest"} if len(full) > 1 else {}
+    return Pick(by_rho[rho], len(full), len(cells), ends.get(rho, ""))
+
+
+def one_radius(table: Table, contents: Contents) -> OneRadius | None:
+    """The radius that suits SAM on clean labels.
+
+    Args:
+        table: a task.
+        contents: the store, whose clean runs may be of another study.
+
+    Returns:
+        The radius; None if SAM has no run that could tell.
+    """
+    ours = [cell for cell in table.cells if _is_reference(cell)]
+    if not ours:
+        return None
+    methods = {family(cell.method) for cell in ours}
+    task = replace(table.task, wrong=0.0)
+    same = [t for t in contents.runs.values() if t.run.task == task]
+    runs = [t.run for t in same if family(t.run.method) in methods]
+    clean = _pick([cell for cell in cells_of(runs, same) if cell.rho is not None])
+    if clean is not None and clean.among > 1 and clean.cell.rho is not None:
+        return OneRadius(clean.cell.rho, "clean", clean.cell.n)
+    own = _pick(ours)
+    if own is None or own.cell.rho is None or own.among < min(2, own.of):
+        return None
+    return OneRadius(own.cell.rho, "same", own.cell.n)
+
+
+def comparisons_of(section: Section, contents: Contents) -> list[Comparison]:
+    """Everything a section compares, with verdicts.
+
+    Args:
+        section: a study at one scale.
+        contents: the store.
+
+    Returns:
+        Table by table.
+    """
+    pairs = [(t, *pair) for t in section.tables for pair in _pairs(t, contents)]
+    found = [paired(ours.values("last"), theirs.values("last")) for _, _, ours, theirs in pairs]
+    tested = {i: p.p for i, p in enumerate(found) if p is not None and p.n >= LEAST}
+    adjusted = holm(tested)
+    return [
+        _compared(section, *pair, found[i], adjusted.get(i, 1.0)) for i, pair in enumerate(pairs)
+    ]
+
+
+def _compared(
+    section: Section,
+    table: Table,
+    kind: Kind,
+    ours: Cell,
+    theirs: Cell,
+    difference: Paired | None,
+    adjusted: float,
+) -> Comparison:
+    stands = standing(difference, adjusted)
+    said = published(section.study, table.task, ours.method, theirs.method)
+    judged = tuple(
+        Judged(p, verdict(stands, p.differences[0]) if p.claims else "no claim") for p in said
+    )
+    return Comparison(kind, table, ours, theirs, difference, adjusted, stands, judged)
+
+
+def _pairs(table: Table, contents: Contents) -> list[tuple[Kind, Cell, Cell]]:
+    picks = picks_of(table)
+    cells = [pick.cell for pick in picks.values()]
+    reference = next((cell for cell in cells if _is_reference(cell)), None)
+    base = next((cell for cell in cells if cell.method.name == PLAIN), None)
+    if reference is None:
+        return [] if base is None else [("base", c, base) for c in cells if c is not base]
+    rest = [cell for cell in cells if cell not in (reference, base)]
+    found: list[tuple[Kind, Cell, Cell]] = []
+    found += [("base", reference, base)] if base is not None else []
+    found += [("best", cell, reference) for cell in rest]
+    known = [pair[1:] for pair in found]
+    shared = _at_one_radius(table, one_radius(table, contents))
+    return found + [("one", *pair) for pair in shared if pair not in known]
+
+
+def _at_one_radius(table: Table, one: OneRadius | None) -> list[tuple[Cell, Cell]]:
+    if one is None:
+        return []
+    there = [cell for cell in table.cells if cell.rho == one.rho and cell.n]
+    reference = next((cell for cell in there if _is_reference(cell)), None)
+    if reference is None:
+        return []
+    return [(cell, reference) for cell in there if cell is not reference]
+
+
+def _is_reference(cell: Cell) -> bool:
+    return cell.method.name == REFERENCE and "theta" not in dict(cell.method.settings)

@@ -1,0 +1,77 @@
+"""How do runs go into a repository? Compact copies, one file of lines for each study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from vasso.lab import atomic
+from vasso.lab import study as studies
+from vasso.lab.report.cells import key_of
+from vasso.lab.report.reading import LINES, Trained, from_line, read
+from vasso.lab.report.sections import OTHER
+from vasso.lab.store import StoreError
+
+
+def export(root: str | Path, to: str | Path, chosen: Iterable[str] = ()) -> dict[Path, int]:
+    """Writes compact copies of finished runs, beside those that are there already.
+
+    A run of several studies is copied for each, so that every folder answers its question alone.
+    Each file is replaced as a whole; what is damaged in one that is there stops everything.
+
+    Args:
+        root: the store.
+        to: a directory; made if it is not there.
+        chosen: only these studies.
+
+    Returns:
+        File -> how many runs it holds now.
+
+    Raises:
+        StoreError: there is no finished run, or a file that is there is damaged.
+    """
+    done = [trained for trained in read(root).runs.values() if trained.result is not None]
+    sorted_runs = _by_study(done, list(chosen))
+    if not sorted_runs:
+        raise StoreError(f"{root} holds no finished run of these studies: there is nothing to copy")
+    merged = {}
+    for name, runs in sorted_runs.items():
+        path = Path(to).expanduser() / name / LINES
+        merged[path] = {**_there(path), **{trained.run.id: trained.line() for trained in runs}}
+    for path, lines in merged.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{lines[name]}\n" for name in sorted(lines))
+        atomic.replace(path, text.encode())
+    return {path: len(lines) for path, lines in merged.items()}
+
+
+def _by_study(done: list[Trained], chosen: list[str]) -> dict[str, list[Trained]]:
+    """Runs by the names of their studies, those of none apart."""
+    found: dict[str, list[Trained]] = {}
+    left = {trained.run.id: trained for trained in done}
+    for name in chosen or studies.names():
+        study = studies.load(name)
+        keys = {key_of(run) for scale in study.scales.values() for run in scale.runs}
+        for trained in done:
+            if key_of(trained.run) in keys:
+                found.setdefault(study.name, []).append(trained)
+                left.pop(trained.run.id, None)
+    if left and not chosen:
+        found[OTHER] = list(left.values())
+    return found
+
+
+def _there(path: Path) -> dict[str, str]:
+    """The lines of a file by run."""
+    found = {}
+    lines = path.read_text().splitlines() if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            found[from_line(line).run.id] = line
+        except (ValueError, KeyError, TypeError, AttributeError, json.JSONDecodeError) as trouble:
+            raise StoreError(
+                f"{path}, line {number} is damaged ({trouble}): mend or remove it. Nothing has "
+                "been written"
+            ) from trouble
+    return found

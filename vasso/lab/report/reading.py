@@ -1,0 +1,186 @@
+"""What does a store hold? Every run that was begun, finished or not; and what could not be read.
+
+A store is a directory of runs (`vasso.lab.store`), or one of compact copies: `runs.jsonl` in it or
+in its folders (`vasso export`). Nothing is written, and what is damaged is named, never dropped in
+silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vasso.lab.report import compact
+from vasso.lab.runs import Run
+from vasso.lab.store import FORMAT, Folder, Store, StoreError
+
+LINES = "runs.jsonl"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run, as far as it has come.
+
+    Attributes:
+        run: what it is.
+        begun: when, in UTC.
+        certificate: versions, commit and hardware.
+        epochs: what was noted at the end of each.
+        result: how it has ended; None if it has not.
+    """
+
+    run: Run
+    begun: str
+    certificate: Mapping[str, Any]
+    epochs: tuple[Mapping[str, Any], ...]
+    result: Mapping[str, Any] | None
+
+    def line(self) -> str:
+        """The run in one line of JSON.
+
+        Returns:
+            Text without a newline.
+        """
+        table = {
+            "format": FORMAT,
+            "id": self.run.id,
+            "run": self.run.as_table(),
+            "begun": self.begun,
+            "certificate": dict(self.certificate),
+            "epochs": compact.columns(self.epochs),
+            "result": self.result,
+        }
+        return json.dumps(table, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that could not be read.
+
+    Attributes:
+        where: file or folder, within the store.
+        why: what is wrong with it.
+    """
+
+    where: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a store holds.
+
+    Attributes:
+        runs: by id.
+        troubles: what could not be read.
+    """
+
+    runs: Mapping[str, Trained]
+    troubles: tuple[Trouble, ...]
+
+
+def read(root: str | Path) -> Contents:
+    """Reads a store or compact copies of one; writes nothing.
+
+    Args:
+        root: the directory.
+
+    Returns:
+        What it holds; of a run that is there twice, the finished one.
+
+    Raises:
+        StoreError: there is no such directory, or it is of a newer version.
+    """
+    root = Path(root).expanduser()
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "is not there"
+        raise StoreError(f"{root} {what}: name the directory that `vasso study` wrote into")
+    if (root / "store.json").exists():
+        Store(root)  # whose format may be too new
+    runs: dict[str, Trained] = {}
+    troubles: list[Trouble] = []
+    for where, load in _entries(root):
+        try:
+            trained = load()
+        except (StoreError, ValueError, KeyError, TypeError, AttributeError) as trouble:
+            troubles.append(Trouble(where, _told(trouble, root)))
+            continue
+        known = runs.get(trained.run.id)
+        if known is None or known.result is None:
+            runs[trained.run.id] = trained
+    return Contents(dict(sorted(runs.items())), tuple(troubles))
+
+
+def _entries(root: Path) -> Iterator[tuple[str, Callable[[], Trained]]]:
+    """Every place where there should be a run, and how to read it."""
+    for path in sorted(root.glob("*/run.json")):
+        if path.parent.is_symlink() or path.is_symlink():
+            yield path.parent.name, partial(_refused, "a link, which may lead out of the store")
+        else:
+            yield path.parent.name, partial(_from_folder, Folder(path.parent))
+    for path in sorted([*root.glob(LINES), *root.glob(f"*/{LINES}")]):
+        where = str(path.relative_to(root))
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            if line.strip():
+                yield f"{where}, line {number}", partial(from_line, line)
+
+
+def _refused(why: str) -> Trained:
+    raise StoreError(why)
+
+
+def _from_folder(folder: Folder) -> Trained:
+    settings = folder.settings
+    run = _named(Run.of(settings["run"]), folder.id)
+    certificate = dict(settings.get("certificate", {}))
+    epochs = tuple(folder.metrics("epoch"))
+    return Trained(run, str(settings.get("begun", "")), certificate, epochs, _ended(folder.result))
+
+
+def from_line(line: bytes | str) -> Trained:
+    """A run from its line; the inverse of `Trained.line` but for rounding.
+
+    Args:
+        line: JSON.
+
+    Returns:
+        The run.
+
+    Raises:
+        ValueError: it is damaged, or of a newer version.
+    """
+    table = json.loads(line)
+    if not isinstance(table, dict) or not isinstance(table.get("format"), int):
+        raise ValueError("not a run")
+    if table["format"] > FORMAT:
+        raise ValueError(f"of format {table['format']}, this version of vasso reads {FORMAT}")
+    run = _named(Run.of(table["run"]), table["id"])
+    epochs = tuple(compact.rows(table["epochs"]))
+    return Trained(run, table["begun"], table["certificate"], epochs, _ended(table["result"]))
+
+
+def _named(run: Run, name: str) -> Run:
+    if run.id != name:
+        raise ValueError(f"its settings are those of {run.id}, not those its name stands for")
+    return run
+
+
+def _ended(result: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A result with what everything else takes for granted."""
+    if result is None:
+        return None
+    if not isinstance(result.get("last"), Mapping):
+        raise ValueError("its result says nothing of the last epoch")
+    for name in ("cost", "seconds"):
+        if not isinstance(result.get(name), (int, float)):
+            raise ValueError(f"its result says nothing of its {name}")
+    return result
+
+
+def _told(trouble: Exception, root: Path) -> str:
+    text = str(trouble).replace(f"{root.absolute()}/", "").replace(f"{root}/", "")
+    return f"{text[1:-1]} is missing" if isinstance(trouble, KeyError) else text

@@ -1,0 +1,208 @@
+"""Which runs answer which question? Runs of a store by study, scale and task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from vasso.lab import study as studies
+from vasso.lab.methods import Method
+from vasso.lab.report.cells import Cell, cells_of, key_of, variant
+from vasso.lab.report.reading import Contents, Trained
+from vasso.lab.study import MEASURES, Scale, Study
+from vasso.lab.tasks import Task
+
+OTHER = "other-runs"
+
+
+@dataclass(frozen=True)
+class Table:
+    """All cells of one task.
+
+    Attributes:
+        task: what is learnt.
+        title: in what it differs from the other tasks of its section.
+        cells: one for each method and its settings.
+        names: family -> how it is called here.
+    """
+
+    task: Task
+    title: str
+    cells: tuple[Cell, ...]
+    names: Mapping[str, str]
+
+    def name(self, cell: Cell) -> str:
+        """What the method of a cell is called, without its radius.
+
+        Args:
+            cell: one of the table.
+
+        Returns:
+            Unlike any other of the table.
+        """
+        return self.names[family(cell.method)]
+
+    def label(self, cell: Cell) -> str:
+        """The same, with its radius.
+
+        Args:
+            cell: one of the table.
+
+        Returns:
+            Such as "VaSSO θ=0.4, ρ=0.1".
+        """
+        rho = dict(cell.method.settings).get("rho")
+        told = f"{rho:g}" if isinstance(rho, float) else rho
+        return self.name(cell) if rho is None else f"{self.name(cell)}, ρ={told}"
+
+    def families(self) -> dict[str, list[Cell]]:
+        """Cells that differ in the radius only.
+
+        Returns:
+            Name -> cells, in the order of the study.
+        """
+        found: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            found.setdefault(self.name(cell), []).append(cell)
+        return found
+
+
+@dataclass(frozen=True)
+class Section:
+    """A study at one scale, as far as a store answers it.
+
+    Attributes:
+        study: the question.
+        scale: its size.
+        tables: one for each task.
+    """
+
+    study: Study
+    scale: Scale
+    tables: tuple[Table, ...]
+
+    @property
+    def anchor(self) -> str:
+        """A name for links."""
+        return f"{self.study.name}-{self.scale.name}" if self.scale.name else self.study.name
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells."""
+        return [cell for table in self.tables for cell in table.cells]
+
+    def counts(self) -> dict[str, int]:
+        """How many runs are wanted, finished, under way and missing.
+
+        Returns:
+            Name -> number; runs of seeds beyond those wanted are `further`.
+        """
+        wanted = sum(len(cell.wanted) for cell in self.cells)
+        further = sum(len(set(cell.seeds) - set(cell.wanted)) for cell in self.cells)
+        finished = sum(cell.n for cell in self.cells) - further
+        begun = sum(len(cell.under_way) for cell in self.cells)
+        rest = wanted - finished - begun
+        names = ("wanted", "finished", "under way", "missing", "further")
+        return dict(zip(names, (wanted, finished, begun, max(rest, 0), further), strict=True))
+
+
+def sections_of(contents: Contents, chosen: Iterable[str] = ()) -> list[Section]:
+    """The studies of which a store holds runs.
+
+    Args:
+        contents: the store.
+        chosen: only these studies, by name or as a TOML file; by default all that come with the
+            package, and the runs of no study as a section of their own.
+
+    Returns:
+        At each scale of which there is a run.
+    """
+    every = not (named := list(chosen))
+    there = list(contents.runs.values())
+    loaded = [studies.load(name) for name in named or studies.names()]
+    found = [_section(s, s.at(scale), there) for s in loaded for scale in s.scales]
+    shown = [section for section in found if any(c.finished or c.under_way for c in section.cells)]
+    rest = _of_no_study(there, found) if every else None
+    compared = [section for section in shown if section.study.measure in MEASURES]
+    return [*compared, *([rest] if rest else [])]
+
+
+def _section(study: Study, scale: Scale, there: list[Trained]) -> Section:
+    return Section(study, scale, _tables(cells_of(scale.runs, there)))
+
+
+def _of_no_study(there: list[Trained], found: list[Section]) -> Section | None:
+    known = {key_of(run) for section in found for run in section.scale.runs}
+    rest = [trained for trained in there if key_of(trained.run) not in known]
+    if not rest:
+        return None
+    question = "What else is in this store? Runs that belong to no study."
+    study = Study(OTHER, "Other runs", question, "", "accuracy", (), {})
+    runs = tuple(trained.run for trained in rest)
+    return _section(study, Scale("", "", (), runs, {}), rest)
+
+
+def _tables(cells: list[Cell]) -> tuple[Table, ...]:
+    by_task: dict[Task, list[Cell]] = {}
+    for cell in cells:
+        by_task.setdefault(cell.task, []).append(cell)
+    apart = [f.name for f in fields(Task) if len({getattr(t, f.name) for t in by_task}) > 1]
+    return tuple(
+        Table(task, titled(task, apart), tuple(some), _names(some))
+        for task, some in by_task.items()
+    )
+
+
+def titled(task: Task, apart: Iterable[str]) -> str:
+    """What a task is, in a few words.
+
+    Args:
+        task: the task.
+        apart: settings to be told beside data, model and wrong labels.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> titled(Task(wrong=0.75), ["wrong", "epochs"])
+        'digits, mlp, 75 % wrong labels, epochs=20'
+    """
+    words = [task.data, task.model]
+    if task.wrong or "wrong" in apart:
+        words.append(f"{100 * task.wrong:g} % wrong labels" if task.wrong else "clean labels")
+    told = {"data", "model", "wrong"}
+    return ", ".join([*words, *(f"{n}={getattr(task, n)}" for n in apart if n not in told)])
+
+
+def family(method: Method) -> str:
+    """What methods that differ in the radius only have in common.
+
+    Args:
+        method: one of them.
+
+    Returns:
+        A key.
+    """
+    table = {name: value for name, value in method.as_table().items() if name != "rho"}
+    return json.dumps(table, sort_keys=True)
+
+
+def _names(cells: Iterable[Cell]) -> dict[str, str]:
+    """Names of families; where two are alike, with the settings in which they differ."""
+    methods = {family(cell.method): cell.method for cell in cells}
+    alike: dict[str, list[Method]] = {}
+    for method in methods.values():
+        alike.setdefault(variant(method), []).append(method)
+    return {key: _told_apart(method, alike[variant(method)]) for key, method in methods.items()}
+
+
+def _told_apart(method: Method, alike: list[Method]) -> str:
+    names = (f.name for f in fields(Method) if f.name not in {"name", "settings"})
+    apart = [name for name in names if len({getattr(m, name) for m in alike}) > 1]
+    return " ".join([variant(method), *(f"{n}={_short(getattr(method, n))}" for n in apart)])
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

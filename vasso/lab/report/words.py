@@ -1,0 +1,151 @@
+"""How is a number written? With its interval, its count, and no more digits than it deserves."""
+
+from __future__ import annotations
+
+import math
+
+from vasso.diagnostics.estimates import Estimate
+from vasso.lab.statistics import LEAST
+
+MINUS = "\N{MINUS SIGN}"
+KINDS = {
+    "best": "each at its best ρ",
+    "one": "one ρ for all",
+    "base": "against the plain base",
+}
+
+
+def number(value: float, digits: int = 2, *, sign: bool = False) -> str:
+    """A number with so many digits after the point.
+
+    Args:
+        value: the number.
+        digits: after the point.
+        sign: whether a plus is written.
+
+    Returns:
+        With a true minus.
+
+    Example:
+        >>> number(-0.126), number(3.0, 1, sign=True)
+        ('−0.13', '+3.0')
+    """
+    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    return text.replace("-", MINUS)
+
+
+def half_width(estimate: Estimate, digits: int = 2) -> str:
+    """Half the interval.
+
+    Args:
+        estimate: with its interval.
+        digits: after the point.
+
+    Returns:
+        Such as "± 0.31"; "" where it is infinite.
+    """
+    half = (estimate.high - estimate.low) / 2
+    return f"± {half:.{digits}f}" if math.isfinite(half) else ""
+
+
+def interval(estimate: Estimate, digits: int = 2, *, sign: bool = False) -> str:
+    """The interval in words.
+
+    Args:
+        estimate: with its interval.
+        digits: after the point.
+        sign: whether a plus is written.
+
+    Returns:
+        Such as "95 % interval 28.70 to 31.43".
+    """
+    if not math.isfinite(estimate.low):
+        return "one run has no interval"
+    ends = (number(end, digits, sign=sign) for end in (estimate.low, estimate.high))
+    return f"{100 * estimate.level:g} % interval {' to '.join(ends)}"
+
+
+def seeds(n: int) -> str:
+    """What a number of seeds allows.
+
+    Args:
+        n: how many.
+
+    Returns:
+        "n = 1, no verdict" where there are too few.
+
+    Example:
+        >>> seeds(1), seeds(5)
+        ('n = 1, no verdict', 'n = 5')
+    """
+    return f"n = {n}, no verdict" if n < LEAST else f"n = {n}"
+
+
+def duration(seconds: float) -> str:
+    """A time one can picture.
+
+    Args:
+        seconds: how long.
+
+    Returns:
+        Two units at most.
+
+    Example:
+        >>> duration(16.2), duration(104), duration(7260)
+        ('16 s', '1 min 44 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def begun_large(text: str) -> str:
+    """A text with a large first letter.
+
+    Args:
+        text: the text.
+
+    Returns:
+        The rest as it is.
+
+    Example:
+        >>> begun_large("BLEU on the test set"), begun_large("test accuracy")
+        ('BLEU on the test set', 'Test accuracy')
+    """
+    return text[:1].upper() + text[1:]
+
+
+def p_value(p: float) -> str:
+    """A p-value.
+
+    Args:
+        p: the value.
+
+    Returns:
+        Three digits, or that it is smaller.
+
+    Example:
+        >>> p_value(0.0421), p_value(1e-5)
+        ('0.042', '< 0.001')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def runs(count: int, what: str = "run") -> str:
+    """A count with its noun.
+
+    Args:
+        count: how many.
+        what: of what, in the singular.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> runs(1), runs(1200)
+        ('1 run', '1,200 runs')
+    """
+    return f"{count:,} {what}" + ("" if count == 1 else "s")

@@ -1,0 +1,28 @@
+"""Whose mistake is it? What is found wrong before anything has started is the user's to mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from vasso.lab.tasks import NotThereYetError
+
+
+class UsageError(Exception):
+    """A setting or a name is wrong; nothing has been started."""
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """What is found wrong inside is the user's to mend: nothing has been started.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        UsageError: something is.
+    """
+    try:
+        yield
+    except (ValueError, NotThereYetError) as trouble:
+        raise UsageError(str(trouble)) from trouble
