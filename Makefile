@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow lint types bench clean
+.PHONY: help demo docs test test-slow lint types bench clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,7 +19,10 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)  ## train on digits with wrong labels: SGD, SAM, VaSSO (about two minutes)
-	$(BIN)/python examples/noisy_digits.py
+	$(BIN)/vasso demo
+
+docs: $(READY)  ## the site, into docs/_build/html; a warning is an error, nothing is fetched
+	$(BIN)/python -m sphinx -b html -q -W --keep-going docs docs/_build/html
 
 test test-slow: export OMP_NUM_THREADS = 1  # one thread for each of the workers and their ranks
 
@@ -40,4 +43,4 @@ bench: $(READY)  ## the cost of a step beyond the base, in reads and writes of t
 	$(BIN)/python benchmarks/overhead.py
 
 clean:  ## remove the venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build

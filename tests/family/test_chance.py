@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.family.batches import SIZE, Make, rows_drawn_by, assert_same, observed, train
+from tests.family.batches import SIZE, Make, assert_same, observed, rows_drawn_by, train
 from tests.reference.family_a import inner, plus, times
 from vasso.geometries import RandomMask
 from vasso.here import Here

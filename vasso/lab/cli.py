@@ -1,4 +1,4 @@
-"""The command `vasso`: what there is, one run, a whole study, what the runs say.
+"""The command `vasso`: a demo, what there is, one run, a whole study, what the runs say.
 
 Every setting is checked before anything starts. Exit codes: 0 done, 1 something failed, 2 a setting
 or a name is wrong, 130 stopped by Ctrl-C.
@@ -6,6 +6,7 @@ or a name is wrong, 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from vasso.lab.settings import assignments, name_of
 from vasso.lab.store import Store, StoreError
 from vasso.lab.tasks import NotThereYetError, prepare_data
 from vasso.lab.usage import UsageError, usage
+from vasso.parts import Range
 
 STORE = Path("runs")
 WRONG, FAILED, INTERRUPTED = 2, 1, 130
@@ -73,6 +75,79 @@ class Place:
             key: value for key, value in vars(self).items() if key not in {"store", "data_root"}
         }
         return {"data": self.data_root, **rest}
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Digits with half of the labels wrong, learnt with SGD, SAM and VaSSO: about two minutes.
+
+    Stop it with Ctrl-C and give the same command again: it goes on where it was.
+
+    Try:
+
+        vasso demo
+
+        vasso demo --seeds 3 --no-open
+
+        vasso demo --jobs 4 --store somewhere/else
+    """
+
+    seeds: int = 10
+    """runs of each method"""
+    jobs: int = min(2, os.cpu_count() or 1)
+    """runs side by side, each a process with one thread"""
+    store: Path = STORE / "demo"
+    """directory for results"""
+    open: bool = True
+    """show the report in a browser, where there is a display"""
+    set: tuple[str, ...] = ()
+    """settings to change in every run that has them, as name=value; rho was chosen without"""
+
+    def __call__(self) -> int:
+        """Trains what is missing, then prints the table and writes the report.
+
+        Returns:
+            The exit code.
+        """
+        from vasso.lab import demo
+        from vasso.lab.report import write_report
+
+        with usage():
+            runs = studies.changed(demo.planned(self.seeds), assignments(self.set))
+            Range(least=1).check("jobs", self.jobs)
+            prepare_data([run.task for run in runs], None)
+            store = Store(self.store)
+        code = self.train(runs, store)
+        results = demo.finished(store, runs)
+        if code == 0 and results:
+            demo.tell(results)
+            page = store.root / "report.html"
+            write_report(store.root, page)
+            demo.show_page(page, self.open)
+        return code
+
+    def train(self, runs: list[Run], store: Store) -> int:
+        """Trains what is missing, with a bar for each method.
+
+        Args:
+            runs: all of them.
+            store: where their results go.
+
+        Returns:
+            The exit code.
+        """
+        from vasso.lab.demo import STUDY, finished
+        from vasso.lab.display import MethodBars
+
+        done = finished(store, runs)
+        missing = [run for run in runs if run not in done]
+        say(f"{studies.load(STUDY).question}\n{len(runs)} runs, {len(missing)} to do")
+        if not missing:
+            return 0
+        with MethodBars(runs, done) as bars:
+            how = Place(accelerator="cpu").how()
+            outcome = Crew(store.root, how, self.jobs, bars).work(missing)
+        return concluded(outcome, len(missing))
 
 
 @dataclass(frozen=True)
@@ -315,6 +390,7 @@ def say(text: str) -> None:
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {
+    "demo": Demo,
     "list": List,
     "train": Train,
     "study": Study,

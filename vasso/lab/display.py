@@ -1,7 +1,9 @@
-"""What does one see while runs are trained? A bar for each job, with an estimate."""
+"""What does one see while runs are trained? A bar for each job, or one for each method."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from statistics import fmean
 from types import TracebackType
 from typing import Any
 
@@ -96,7 +98,7 @@ class Bars:
         self.shares[job] = 0.0
         self.done += outcome == "done"
         self._update_overall()
-        self.console.print(f"{outcome:<8}{escape(run.id)}  {escape(told(detail))}", highlight=False)
+        self.console.print(ending(run, outcome, detail), highlight=False)
 
     def _place(self, job: int) -> int:
         return [task.id for task in self.progress.tasks].index(self.bars[job])
@@ -104,6 +106,111 @@ class Bars:
     def _update_overall(self) -> None:
         if self.overall is not None:
             self.progress.update(self.overall, completed=self.done + sum(self.shares.values()))
+
+
+class MethodBars:
+    """A bar for each method, with its accuracy so far; off a terminal a line for each ended run.
+
+    Args:
+        runs: all there are.
+        done: those that had ended before, with their results.
+        console: where to.
+    """
+
+    def __init__(
+        self,
+        runs: Iterable[Run],
+        done: Mapping[Run, Mapping[str, Any]],
+        console: Console | None = None,
+    ) -> None:
+        self.console = console or Console(stderr=True)
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[said]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.wanted = [run.method.label for run in runs]
+        self.right: dict[str, list[float]] = {label: [] for label in self.wanted}
+        self.bars: dict[str, TaskID] = {}
+        self.under_way: dict[int, tuple[str, float]] = {}
+        for run, result in done.items():
+            self.right[run.method.label].append(result["last"]["test_accuracy"])
+
+    def __enter__(self) -> MethodBars:
+        for label in self.right:
+            total = self.wanted.count(label)
+            self.bars[label] = self.progress.add_task(label, total=total, said="")
+            self._update(label)
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.progress.stop()
+
+    def begun(self, job: int, run: Run) -> None:
+        """A worker takes up a run.
+
+        Args:
+            job: its number.
+            run: the run.
+        """
+        self.under_way[job] = run.method.label, 0.0
+
+    def at(self, job: int, step: int, total: int) -> None:
+        """How far its run is.
+
+        Args:
+            job: its number.
+            step: completed steps.
+            total: all steps.
+        """
+        label, _ = self.under_way[job]
+        self.under_way[job] = label, step / total
+        self._update(label)
+
+    def ended(self, job: int, run: Run, outcome: str, detail: Any) -> None:
+        """A run has ended.
+
+        Args:
+            job: its number.
+            run: the run.
+            outcome: done, busy, failed or stopped.
+            detail: the result, or why.
+        """
+        del self.under_way[job]
+        if outcome == "done":
+            self.right[run.method.label].append(detail["last"]["test_accuracy"])
+        self._update(run.method.label)
+        if not self.console.is_terminal:
+            self.console.print(ending(run, outcome, detail), highlight=False)
+
+    def _update(self, label: str) -> None:
+        right = self.right[label]
+        share = sum(share for other, share in self.under_way.values() if other == label)
+        said = f"{fmean(right):.1f} % right" if right else ""
+        self.progress.update(self.bars[label], completed=len(right) + share, said=said)
+
+
+def ending(run: Run, outcome: str, detail: Any) -> str:
+    """How a run has ended, on one line.
+
+    Args:
+        run: the run.
+        outcome: done, busy, failed or stopped.
+        detail: the result, or why.
+
+    Returns:
+        Fit for rich's console.
+    """
+    return f"{outcome:<8}{escape(run.id)}  {escape(told(detail))}"
 
 
 def told(detail: Any) -> str:
