@@ -36,7 +36,7 @@ NAMES = [
 ]
 OF_THE_DEMO = ["noisy-digits", "noisy-digits-radius"]
 """At scale cpu alone; see test_demo."""
-WAITING = {"hessian", "m-sharpness", "snr", "sphere", "translation"}
+WAITING = {"m-sharpness", "translation"}
 CPU = How(accelerator="cpu", workers=0)
 
 

@@ -124,7 +124,7 @@ class SnrMeter:
         noise = self._squares / (K - 1)
         signal = norm(self._mean).item() ** 2 - noise / K
         errors = _jackknife(np.stack(self._sketches))
-        values = (_ratio(signal, noise), signal, noise)
+        values = (float(_ratio(signal, noise)), signal, noise)
         found = [student(v, e, K - 1, level) for v, e in zip(values, errors, strict=True)]
         snr = Estimate(max(found[0].value, 0), max(found[0].low, 0), found[0].high, level, K)
         return Snr(snr, found[1], found[2], K)

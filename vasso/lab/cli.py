@@ -16,6 +16,7 @@ from typing import Any
 import tyro
 from rich.console import Console
 
+from vasso.lab import measures
 from vasso.lab import study as studies
 from vasso.lab.catalogues import KINDS, about_study, listed
 from vasso.lab.data import DataError
@@ -258,11 +259,30 @@ class Study:
             if self.dry_run:
                 return self.show(study, runs)
             study.check_is_there(self.scale)
+            settings = self.settings(study, runs)
             prepare_data([run.task for run in runs], self.place.data_root)
             store = Store(self.place.store)
         missing = [run for run in runs if store.folder(run.id).result is None]
         say(f"{study.question}\n{len(runs)} runs, {len(missing)} to do, into {store.root}")
-        return train_all(missing, store, how, self.jobs)
+        code = train_all(missing, store, how, self.jobs)
+        if settings is not None and code != INTERRUPTED:
+            measure_all(settings, runs, store, how)
+        return code
+
+    def settings(self, study: studies.Study, runs: list[Run]) -> measures.Settings | None:
+        """What is to be measured of the runs.
+
+        Args:
+            study: the study.
+            runs: those asked for.
+
+        Returns:
+            Settings of the measurement; None where accuracy is all.
+        """
+        if study.measure not in measures.MEASURES:
+            return None
+        table, where = study.at(self.scale).measurement, f"study {study.name}, measurement"
+        return measures.settings_of(study.measure, table, runs, where)
 
     def runs(self, study: studies.Study) -> list[Run]:
         """The runs that are asked for.
@@ -279,6 +299,8 @@ class Study:
         if self.jobs < 1:
             raise ValueError(f"jobs must be at least 1, got {self.jobs}")
         runs = list(study.at(self.scale).runs)
+        if not runs and not (self.seeds or self.set or self.only):
+            return []  # a study that trains nothing
         if self.seeds:
             each = (studies.changed(runs, {"seed": seed}) for seed in self.seeds)
             runs = list({run.id: run for some in each for run in some}.values())
@@ -356,6 +378,33 @@ def train_all(runs: list[Run], store: Store, how: dict[str, Any], jobs: int) -> 
     with Bars(len(runs)) as bars:
         outcome = Crew(store.root, how, jobs, bars).work(runs)
     return concluded(outcome, len(runs))
+
+
+def measure_all(
+    settings: measures.Settings, runs: list[Run], store: Store, how: dict[str, Any]
+) -> None:
+    """Measures what is missing of finished runs, and shows all of it.
+
+    Args:
+        settings: of the measurement.
+        runs: the runs; those that are not finished are passed over.
+        store: where they are.
+        how: settings of `vasso.lab.training.How`.
+    """
+    from vasso.lab.measured import table
+    from vasso.lab.measurements import measure
+    from vasso.lab.training import How
+
+    finished = [run for run in runs if store.folder(run.id).result is not None]
+    if runs and not finished:
+        say("no run is finished: there is nothing to measure yet")
+        return
+    one = How(**{**how, "devices": 1, "strategy": "auto"})
+    device = one.fabric("32-true").device if finished else "cpu"
+    rows = measure(settings, finished, store, data=one.data, device=device, tell=say)
+    console = Console()
+    console.width = max(console.width, 110)  # a table that is cut off is of no use
+    console.print(table(settings, rows))
 
 
 def concluded(outcome: Outcome, wanted: int) -> int:

@@ -9,6 +9,7 @@
         weights.pt          the weights at the end
         result.json         last epoch, best epoch by validation, cost: written last
         lock                held by the process that works on the run
+        spectrum.json ...   what was measured afterwards; see `vasso.lab.measurements`
 
 What is read from a store is data: JSON, and tensors by `weights_only=True`. Nothing of it is run,
 and no name in it leads out of it.
@@ -210,6 +211,37 @@ class Folder:
         """How the run has ended, None if it has not."""
         path = self._file("result.json")
         return _read_json(path) if path.exists() else None
+
+    def write_measurement(self, name: str, table: Mapping[str, Any]) -> None:
+        """Keeps what was measured of the run after it had ended.
+
+        Args:
+            name: of the measurement.
+            table: as JSON may hold it: `settings` and `rows` among it.
+        """
+        atomic.replace(self._file(f"{name}.json"), _as_json(table, indent=1))
+
+    def measurement(self, name: str, settings: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """What was measured.
+
+        Args:
+            name: of the measurement.
+            settings: those it is wanted for.
+
+        Returns:
+            Rows; None if there is nothing of these settings.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        path = self._file(f"{name}.json")
+        if not path.exists():
+            return None
+        table = _read_json(path)
+        rows = table.get("rows")
+        if not isinstance(rows, list):
+            raise StoreError(f"{path} is damaged: it has no rows. Remove it to measure again")
+        return rows if table.get("settings") == json.loads(_as_json(settings)) else None
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Keeps tensors.

@@ -26,6 +26,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from vasso.lab import measures
 from vasso.lab.methods import Method
 from vasso.lab.runs import Run
 from vasso.lab.settings import name_of, nearest
@@ -33,7 +34,7 @@ from vasso.lab.tasks import NotThereYetError, Task
 
 SCALES = ("paper", "cpu")
 MEASURES = ("accuracy",)
-"""What can be measured of a run."""
+"""What the result of a run tells by itself; the rest is in `vasso.lab.measures`."""
 _STUDY = {"title", "question", "shows", "measure", "known", *SCALES}
 _SCALE = {"about", "open", "seeds", "task", "method", "grid", "measurement"}
 
@@ -99,12 +100,16 @@ class Study:
         Raises:
             NotThereYetError: its measurement, or its task, is not there.
         """
-        if self.measure not in MEASURES:
+        at = self.at(scale)
+        if self.measure in measures.MEASURES:
+            where = f"study {self.name}, {scale}, measurement"
+            measures.settings_of(self.measure, at.measurement, at.runs, where)
+        elif self.measure not in MEASURES:
             raise NotThereYetError(
                 f"the study {self.name!r} asks for a measurement that is not there yet "
                 f"({self.measure}): it can be listed, not run"
             )
-        for run in self.at(scale).runs:
+        for run in at.runs:
             run.task.check_is_there()
 
 

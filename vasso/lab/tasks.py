@@ -80,6 +80,8 @@ class Task:
             always tested.
         others: batches of the beginning of an epoch on which the adversary of its last step is
             looked at; see `vasso.lab.onlooker`. 0 for none.
+        snr: batches on whose gradients the signal-to-noise ratio is measured at the beginning of
+            an epoch; see `vasso.lab.listener`. 0 for none.
 
     Example:
         >>> Task.of({"data": "digits", "epochs": 3}).as_table()
@@ -110,6 +112,7 @@ class Task:
     test_size: int | None = None
     test_every: int = 1
     others: int = 0
+    snr: int = 0
 
     def __post_init__(self) -> None:
         _known("data", self.data, DATA)
@@ -119,8 +122,12 @@ class Task:
             Range(least=1).check(name, getattr(self, name))
         for name in ("steps", "size", "train_size", "test_size"):
             Range(least=1).check(name, 1 if getattr(self, name) is None else getattr(self, name))
-        for name in ("validation", "reestimate", "others"):
+        for name in ("validation", "reestimate", "others", "snr"):
             Range(least=0).check(name, getattr(self, name))
+        if 0 < self.snr < 3:
+            raise ValueError(
+                f"snr must be 0 or at least 3 batches, to have a spread, got {self.snr}"
+            )
         Range(above=0).check("width", self.width)
         for name in ("wrong", "label_smoothing"):
             Range(least=0, most=1).check(name, getattr(self, name))

@@ -24,6 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 from vasso.lab.batches import Batches, Tensors
 from vasso.lab.data import Images
 from vasso.lab.evaluate import reestimated, score
+from vasso.lab.listener import Listener
 from vasso.lab.onlooker import Onlooker
 from vasso.lab.passes import Pass, Source
 from vasso.lab.pixels import Examples, InMemory, OnDisk, Pixels, examples_of
@@ -175,6 +176,8 @@ class Training:
         self.average = self._average()
         self.onlooker = Onlooker(self.bare, self.criterion, self.batches, self._others())
         self.adversary: dict[str, Any] | None = None
+        self.listener = self._listener()
+        self.snr: dict[str, Any] | None = None
         self.step = 0
         self.best: dict[str, Any] | None = None
         self.last: dict[str, Any] = {}
@@ -259,6 +262,13 @@ class Training:
             )
         return self.run.task.others
 
+    def _listener(self) -> Listener:
+        """Measures the signal-to-noise ratio as training goes, if the task asks for it."""
+        if self.is_sharded and self.run.task.snr:
+            raise ValueError("the SNR is not measured in shards: use snr=0")
+        of = self.bare, self.onlooker.loss, self.batches
+        return Listener(*of, self.run.task.snr, self.fabric.autocast)
+
     # -- a step -----------------------------------------------------------------------------------
 
     @property
@@ -273,6 +283,7 @@ class Training:
 
     def take_step(self) -> None:
         """One step of the run: its batch, its learning rate, its random numbers."""
+        self.snr = self.listener.at(self.step) or self.snr
         started = time.perf_counter()
         self._seed(mixed(self.run.seed, self.step, self.fabric.global_rank))
         for group in self.optimizer.param_groups:
@@ -349,6 +360,8 @@ class Training:
             line["rise"] = float(self.sums.rise) / self.sums.climbs
         if self.adversary is not None:
             line["adversary"] = self.adversary
+        if self.snr is not None:
+            line["snr"] = self.snr
         line |= self._scores(last or done % self.run.task.test_every == 0)
         self.sums.next_epoch()
         self.last = line
@@ -437,6 +450,7 @@ class Training:
             "best": self.best,
             "last": self.last,
             "sums": vars(self.sums).copy(),
+            "snr": self.snr,
         }
 
     @property
@@ -471,6 +485,7 @@ class Training:
             raise ValueError(f"the checkpoint is of {state['run']}, this run is {self.run.id}")
         self.step, self.best, self.last = state["step"], state["best"], state["last"]
         self.sums = Sums(**state["sums"])
+        self.snr = state.get("snr")
         load_model(self.bare, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         if self.average is not None:
