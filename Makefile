@@ -10,12 +10,13 @@ READY := $(VENV)/.ready
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt tests/second-opinions.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vasso needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/second-opinions.txt
 	touch $@
 
 demo: $(READY)  ## train on digits with wrong labels: SGD, SAM, VaSSO (about two minutes)

@@ -228,15 +228,15 @@ class RiseCurve:
             ValueError: the curve does not reach the rise.
         """
         points = self._of(on)
-        value = _first_crossing(self.rhos, [e.value for e in points], rise)
+        value = first_crossing(self.rhos, [e.value for e in points], rise)
         if not math.isfinite(value):
             highest = max(e.value for e in points)
             raise ValueError(
                 f"the loss rises by at most {highest:.4g} up to rho {self.rhos[-1]:g}, not by "
                 f"{rise:.4g}: measure at larger radii"
             )
-        low = _first_crossing(self.rhos, [e.high for e in points], rise)
-        high = _first_crossing(self.rhos, [e.low for e in points], rise)
+        low = first_crossing(self.rhos, [e.high for e in points], rise)
+        high = first_crossing(self.rhos, [e.low for e in points], rise)
         return Estimate(value, low, high, points[0].level, points[0].n)
 
     def _of(self, on: str) -> tuple[Estimate, ...]:
@@ -249,8 +249,20 @@ def _curve(rhos: Sequence[float], values: Sequence[float]) -> Any:
     return PchipInterpolator([0.0, *(r for r, _ in points)], [0.0, *(v for _, v in points)])
 
 
-def _first_crossing(rhos: Sequence[float], values: Sequence[float], rise: float) -> float:
-    """Where a curve from (0, 0) first reaches a rise; infinity if nowhere."""
+def first_crossing(rhos: Sequence[float], values: Sequence[float], rise: float) -> float:
+    """Where a curve from (0, 0) first reaches a rise; infinity if nowhere.
+
+    Args:
+        rhos: the radii, rising.
+        values: of the curve there.
+        rise: above 0.
+
+    Returns:
+        The radius.
+
+    Raises:
+        ValueError: the rise is not above 0.
+    """
     if not rise > 0:
         raise ValueError(f"rise must be above 0, got {rise}")
     if not all(math.isfinite(v) for v in values):

@@ -1,4 +1,4 @@
-"""The command `vasso`: a demo, what there is, one run, a whole study, what the runs say.
+"""The command `vasso`: a demo, what there is, a run, a study, what runs say, a look at a model.
 
 Every setting is checked before anything starts. Exit codes: 0 done, 1 something failed, 2 a setting
 or a name is wrong, 130 stopped by Ctrl-C.
@@ -7,7 +7,6 @@ or a name is wrong, 130 stopped by Ctrl-C.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +21,13 @@ from vasso.lab.catalogues import KINDS, about_study, listed
 from vasso.lab.data import DataError
 from vasso.lab.flags import RunFlags
 from vasso.lab.jobs import Crew, Outcome
+from vasso.lab.probe_command import Probe
 from vasso.lab.report.command import Export, Report
 from vasso.lab.runs import Run
 from vasso.lab.settings import assignments, name_of
 from vasso.lab.store import Store, StoreError
 from vasso.lab.tasks import NotThereYetError, prepare_data
-from vasso.lab.usage import UsageError, usage
+from vasso.lab.usage import UsageError, say, usage
 from vasso.parts import Range
 
 STORE = Path("runs")
@@ -429,15 +429,6 @@ def concluded(outcome: Outcome, wanted: int) -> int:
     return FAILED if outcome.failed else 0
 
 
-def say(text: str) -> None:
-    """Tells the user, apart from what a program may read.
-
-    Args:
-        text: what.
-    """
-    print(text, file=sys.stderr)
-
-
 COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": Demo,
     "list": List,
@@ -445,6 +436,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "study": Study,
     "report": Report,
     "export": Export,
+    "probe": Probe,
 }
 
 

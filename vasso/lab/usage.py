@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,3 +27,12 @@ def usage() -> Iterator[None]:
         yield
     except (ValueError, NotThereYetError) as trouble:
         raise UsageError(str(trouble)) from trouble
+
+
+def say(text: str) -> None:
+    """Tells the user, apart from what a program may read.
+
+    Args:
+        text: what.
+    """
+    print(text, file=sys.stderr)

@@ -1,0 +1,172 @@
+"""The command `vasso probe`: one model at its weights, looked at from all sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from vasso.lab.probe_report import document, sentences, table_of, write
+from vasso.lab.probing import Depth, Silent, chosen, probe
+from vasso.lab.subject import Amount, subject_of
+from vasso.lab.usage import say, usage
+
+RHO = 0.05
+"""Where neither the run nor the user names one: the default of `SAM` and `VaSSO`."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Measures a finished run, or a model of yours, at its weights; nothing of it is touched.
+
+    Tells how noisy gradients are, how good the slope of each theta is, whether its adversary is a
+    friend of other batches, which rho of VaSSO does what SAM's does, and how sharp the loss is.
+    Ctrl-C keeps what has been measured.
+
+    Try:
+
+        vasso probe digits-mlp-vasso-rho-0.1-s0-9b5c1dd00a --quick
+
+        vasso probe my_module:my_function --rho 0.1 --thetas 1 0.4
+
+        vasso probe runs/some-run --only snr,friendliness --also landscape
+
+    my_function takes no arguments and returns model, loss, loader; or these and a loader of other
+    batches; or a dict with the keys model, loss, loader, others, rho.
+    """
+
+    subject: tyro.conf.Positional[str]
+    """id of a finished run, its folder, or module:function"""
+    only: str = ""
+    """measures, by commas: snr, slope, friendliness, radius, sharpness, eigenvalues, trace"""
+    also: str = ""
+    """further ones, which take longer: density, landscape"""
+    rho: float | None = None
+    """radius of SAM; else that of the run or of your function, else 0.05"""
+    thetas: tuple[float, ...] = (1.0, 0.9, 0.4, 0.2)
+    """slopes to look at; 1 is SAM's"""
+    batches: int | None = None
+    """batches whose gradients make slopes: 96, with --quick 32"""
+    batch_size: int | None = None
+    """samples in each; that of training if not given"""
+    quick: bool = False
+    """a first look: fewer batches, adversaries, radii and samples"""
+    out: Path | None = None
+    """folder for probe.json and pictures; else probes/<name>"""
+    store: Path = Path("runs")
+    """directory of runs"""
+    data_root: Path | None = None
+    """directory of data sets; else VASSO_DATA, else the cache of the user"""
+    accelerator: str = "auto"
+    """cpu, cuda, ... as Lightning Fabric calls it, for runs"""
+
+    def __call__(self) -> int:
+        """Measures, prints and writes.
+
+        Returns:
+            The exit code.
+        """
+        with usage():
+            names = chosen(_words(self.only), _words(self.also))
+            places = {"store": self.store, "data": self.data_root, "accelerator": self.accelerator}
+            subject = subject_of(self.subject, self.amount(), **places)  # type: ignore[arg-type]
+            depth = Depth(rho=self.rho or subject.rho or RHO, thetas=self.thetas)
+        depth = depth.quick() if self.quick else depth
+        with Bar() as bar:
+            findings = probe(subject, depth, names, bar)
+        path = (self.out or Path("probes") / subject.name) / "probe.json"
+        write(path, document(subject, depth, findings))
+        console = Console()
+        console.print(table_of(findings))
+        for text in (*sentences(findings, depth), *(f"Note: {x}" for x in findings.notes)):
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+        print(path)
+        if findings.interrupted:
+            say("vasso: stopped; what had been measured is kept")
+            return 130
+        return 0 if findings.results else 1
+
+    def amount(self) -> Amount:
+        """How much data is asked for.
+
+        Returns:
+            Less with `quick`.
+        """
+        if self.quick:
+            return Amount(self.batches or 32, self.batch_size, others=4, samples=256)
+        return Amount(self.batches or 96, self.batch_size)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+class Bar(Silent):
+    """A bar on a terminal with an estimate of the time left; elsewhere nothing."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        console = console or Console(stderr=True)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.progress.add_task("probe", total=None)
+        self.costs: dict[str, float] = {}
+        self.done = self.within = self.of_this = 0.0
+
+    def __enter__(self) -> Bar:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.progress.stop()
+
+    def plan(self, costs: dict[str, float]) -> None:
+        """What each measure will cost, about.
+
+        Args:
+            costs: measure -> cost.
+        """
+        self.costs = costs
+        self.progress.update(self.task, total=sum(costs.values()))
+
+    def begin(self, name: str) -> None:
+        """A measure begins.
+
+        Args:
+            name: which.
+        """
+        self.within, self.of_this = 0.0, self.costs[name]
+        self.progress.update(self.task, description=f"{name:<12}")
+
+    def tick(self, cost: float) -> None:
+        """A pass has begun.
+
+        Args:
+            cost: of it.
+        """
+        self.within = min(self.within + cost, self.of_this)  # an estimate may be too low
+        self.progress.update(self.task, completed=self.done + self.within)
+
+    def end(self, name: str) -> None:
+        """A measure has ended.
+
+        Args:
+            name: which.
+        """
+        self.done += self.of_this
+        self.progress.update(self.task, completed=self.done)
