@@ -17,6 +17,7 @@ from vasso.diagnostics.passes import OfModel
 from vasso.diagnostics.snr import snr
 from vasso.lab import cli
 from vasso.lab.certificate import certificate
+from vasso.lab.probe_pictures import draw
 from vasso.lab.probe_report import document, lines_of, sentences
 from vasso.lab.probing import MEASURES, Depth, chosen, probe
 from vasso.lab.runs import Run
@@ -66,7 +67,7 @@ def finished(store: Store) -> str:
 
 
 @pytest.mark.parametrize("after", [None, 1, 30, 120, 300])
-def test_nothing_is_touched_also_when_it_is_interrupted(after: int | None) -> None:
+def test_nothing_is_touched_also_when_it_is_interrupted(after: int | None, tmp_path: Path) -> None:
     model = net()
     loss = interrupted(10**6 if after is None else after)
     looked_at = subject(model, loss)
@@ -74,6 +75,9 @@ def test_nothing_is_touched_also_when_it_is_interrupted(after: int | None) -> No
         findings = probe(looked_at, depth(), tuple(MEASURES))
     assert findings.interrupted == (after is not None)
     assert (len(findings.results) == len(MEASURES)) == (after is None)
+    if after is None:
+        drawn = {path.stem for path in draw(findings, tmp_path)}
+        assert drawn == MEASURES.keys() - {"snr", "trace"}
     if after == 120:
         assert list(findings.results) == ["snr", "slope"]
         told = json.loads(json.dumps(document(looked_at, depth(), findings)["results"]["snr"]))
@@ -249,6 +253,7 @@ def test_a_run_from_the_command_line(
     assert list(told["results"]) == ["snr", "radius"]
     assert told["about"]["run"]["method"]["name"] == "SAM"
     assert told["depth"]["rho"] == 0.2
+    assert (tmp_path / "radius.svg").read_text().startswith("<?xml")
     by_path = ["probe", str(store.root / finished(store)), *words]
     by_path[by_path.index("SNR,radius")] = "snr"
     assert called(*by_path) == 0
@@ -263,7 +268,8 @@ def test_a_function_from_the_command_line(capsys: pytest.CaptureFixture[str]) ->
     words = ["--only", "snr,trace", "--rho", "0.3", "--batches", "20", "--quick"]
     assert called("probe", "probed:made", *words) == 0
     path = Path("probes/probed-made/probe.json")
-    assert capsys.readouterr().out.rstrip().endswith(str(path))
+    assert str(path) in capsys.readouterr().out
+    assert sorted(x.name for x in path.parent.iterdir()) == ["probe.json"]  # no curve, no picture
     told = json.loads(path.read_text())
     assert (told["batches"], told["depth"]["rho"], told["interrupted"]) == (20, 0.3, False)
 

@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from vasso.lab.probe_pictures import draw
 from vasso.lab.probe_report import document, sentences, table_of, write
 from vasso.lab.probing import Depth, Silent, chosen, probe
 from vasso.lab.subject import Amount, subject_of
@@ -80,11 +81,13 @@ class Probe:
             findings = probe(subject, depth, names, bar)
         path = (self.out or Path("probes") / subject.name) / "probe.json"
         write(path, document(subject, depth, findings))
+        pictures = draw(findings, path.parent)
         console = Console()
         console.print(table_of(findings))
         for text in (*sentences(findings, depth), *(f"Note: {x}" for x in findings.notes)):
             console.print(text, highlight=False, markup=False, soft_wrap=True)
-        print(path)
+        for file in (path, *pictures):
+            print(file)
         if findings.interrupted:
             say("vasso: stopped; what had been measured is kept")
             return 130
