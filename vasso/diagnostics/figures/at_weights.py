@@ -1,4 +1,4 @@
-"""How do slopes and adversaries do at one model's weights? A dot with its interval for each theta."""
+"""How good are slopes and adversaries at one model's weights? A dot for each theta."""
 
 from __future__ import annotations
 
