@@ -1,0 +1,53 @@
+"""The public names of the diagnostics: there, documented, typed, and free until used."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vasso import diagnostics
+
+
+@pytest.mark.parametrize("name", diagnostics.__all__)
+def test_a_public_name_is_there_and_documented(name: str) -> None:
+    found = getattr(diagnostics, name)
+    assert found.__name__ == name
+    assert inspect.getdoc(found)
+    assert name in dir(diagnostics)
+
+
+def test_readers_of_types_are_told_the_same_names() -> None:
+    tree = ast.parse(Path(diagnostics.__file__).read_text())
+    (typed,) = (node for node in tree.body if isinstance(node, ast.If))
+    told = {a.name: n.module for n in typed.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    homes = {n: f"vasso.diagnostics.{m}" for n, m in diagnostics._HOME_OF.items()}
+    assert told == homes
+
+
+def test_results_of_every_exported_module_are_public() -> None:
+    """A frozen dataclass with rows is what a measurement gives."""
+    folder, missing = Path(diagnostics.__file__).parent, []
+    for module in diagnostics._HOMES:
+        for node in ast.parse((folder / f"{module}.py").read_text()).body:
+            inner = node.body if isinstance(node, ast.ClassDef) else []
+            tells = {n.name for n in inner if isinstance(n, ast.FunctionDef)} & {"row", "rows"}
+            if isinstance(node, ast.ClassDef) and tells and node.name not in diagnostics.__all__:
+                missing.append(node.name)
+    assert not missing
+
+
+def test_an_unknown_name_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Sharp'"):
+        _ = diagnostics.Sharp
+
+
+def test_importing_the_package_brings_in_no_extra() -> None:
+    code = (
+        "import sys, vasso.diagnostics;"
+        "print([m for m in ('scipy', 'matplotlib') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
