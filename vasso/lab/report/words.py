@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from vasso.diagnostics.estimates import Estimate
 from vasso.lab.statistics import LEAST
@@ -116,6 +117,24 @@ def begun_large(text: str) -> str:
         ('BLEU on the test set', 'Test accuracy')
     """
     return text[:1].upper() + text[1:]
+
+
+def short(source: str) -> str:
+    """A source in a few words.
+
+    Args:
+        source: in full.
+
+    Returns:
+        Its beginning, up to a bracket, a colon or a semicolon.
+
+    Example:
+        >>> short("Li and Giannakis, 2023, Table 1")
+        'Li and Giannakis, 2023, Table 1'
+        >>> short("lk-eg, Efficient-SAM (abb2f2b), an independent re-run; means from its files")
+        'lk-eg, Efficient-SAM'
+    """
+    return re.split(r"\s*[(:;]", source, maxsplit=1)[0]
 
 
 def p_value(p: float) -> str:
