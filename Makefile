@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo docs test test-slow lint types bench clean
+.PHONY: help demo docs test test-slow lint types bench report clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ types: $(READY)  ## mypy --strict on the package
 
 bench: $(READY)  ## the cost of a step beyond the base, in reads and writes of the weights
 	$(BIN)/python benchmarks/overhead.py
+
+report: $(READY)  ## the page and all numbers of records/, from the runs kept there
+	$(BIN)/vasso report records -o report.html --json records/numbers.json
 
 clean:  ## remove the venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build

@@ -46,7 +46,7 @@ def accuracy(run: Run) -> float:
 def trained(run: Run, *, finished: bool = True, gain: float = 0.0) -> Trained:
     """A run that gives `accuracy` and `gain` with some noise of its seed and less of its own."""
     seed, own = np.random.default_rng(run.seed), np.random.default_rng(crc32(run.id.encode()))
-    test = accuracy(run) + gain + float(seed.normal(0, 1)) + float(own.normal(0, 0.4))
+    test = accuracy(run) + gain + float(seed.normal(0, 1)) + float(own.normal(0, 0.1))
     epochs = [epoch(run, i, test) for i in range(1, (run.task.epochs if finished else 2) + 1)]
     begun = f"2026-01-0{1 + run.seed % 9}T10:00:00+00:00"
     return Trained(run, begun, CERTIFICATE, tuple(epochs), result(run, test) if finished else None)

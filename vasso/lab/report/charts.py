@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vasso.diagnostics.estimates import Estimate
 from vasso.diagnostics.figures.style import (
@@ -20,7 +22,6 @@ from vasso.diagnostics.figures.style import (
     canvas,
     inline,
     look,
-    plain_log,
     reference_line,
     styled,
 )
@@ -287,43 +288,54 @@ def draw_series(axes: Axes, name: str, looks: Look, marks: Sequence[Mark], tips:
         tips: what points say.
     """
     xs, ys = [m.x for m in marks], [m.y.value for m in marks]
-    axes.plot(xs, ys, looks.line, color=looks.colour, marker=looks.marker, label=name)
     sure = [math.isfinite(m.y.low) for m in marks]
+    filled = [i for i, ok in enumerate(sure) if ok]
+    plain: dict[str, Any] = {"color": looks.colour, "marker": looks.marker}
+    axes.plot(xs, ys, looks.line, **plain, markevery=filled, label=name)
+    alone = [i for i, ok in enumerate(sure) if not ok]
+    hollow = {**plain, "markerfacecolor": "none", "linestyle": "none"}
+    axes.plot([xs[i] for i in alone], [ys[i] for i in alone], **hollow)
     low = [m.y.low if ok else m.y.value for m, ok in zip(marks, sure, strict=True)]
     high = [m.y.high if ok else m.y.value for m, ok in zip(marks, sure, strict=True)]
     axes.fill_between(xs, low, high, color=looks.colour, alpha=0.15, linewidth=0)
-    for mark, ok in zip(marks, sure, strict=True):
-        if not ok:
-            axes.plot(
-                [mark.x],
-                [mark.y.value],
-                looks.marker,
-                color=looks.colour,
-                markerfacecolor="white",
-                markersize=4.5,
-                zorder=3,
-            )
-        axes.plot(
-            [mark.x],
-            [mark.y.value],
-            "o",
-            color=looks.colour,
-            alpha=0.0,
-            markersize=15,
-            zorder=4,
-            gid=tips.add(mark.text),
-        )
+    for mark in marks:
+        target: dict[str, Any] = {
+            "alpha": 0.0,
+            "markersize": 15,
+            "zorder": 4,
+            "gid": tips.add(mark.text),
+        }
+        axes.plot([mark.x], [mark.y.value], "o", **target)
 
 
 def _log_axis(axes: Axes, values: Sequence[float], label: str) -> None:
     axes.set_xscale("log")
     each = sorted(set(values))
-    if len(each) <= 9 and label.endswith("ρ"):
-        axes.set_xticks(each, [f"{value:g}" for value in each])
-        axes.set_xticks([], minor=True)
-    else:
-        plain_log(axes.xaxis)
+    if not label.endswith("ρ") or len(each) > 9:
+        each = round_numbers(each[0], each[-1])
+    axes.set_xticks(each, [f"{value:g}" for value in each])
+    axes.set_xticks([], minor=True)
     axes.set_xlabel(label)
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten.
+
+    Args:
+        low: above 0.
+        high: at least as large.
+
+    Returns:
+        Those from low to high and the nearest below.
+
+    Example:
+        >>> round_numbers(0.03, 0.6)
+        [0.02, 0.05, 0.1, 0.2, 0.5]
+    """
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    every = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    below = max((value for value in every if value <= low), default=every[0])
+    return [value for value in every if below <= value <= high]
 
 
 def legend(figure: Figure) -> None:
@@ -334,7 +346,8 @@ def legend(figure: Figure) -> None:
     """
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if len(handles) > 1:
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        columns = 2 if max(map(len, labels)) > 13 else 3
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 # -- over epochs -----------------------------------------------------------------------------------
@@ -362,6 +375,7 @@ def _epochs(shown: Mapping[str, tuple[Look, Curve]], tips: Tips) -> Figure:
         pairs = zip(curve.epochs, curve.means, strict=True)
         marks = [Mark(e, y, f"{name}, epoch {e}: {_said(y)}") for e, y in pairs]
         draw_series(axes, name, looks, marks, tips)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
     axes.set_ylabel("test accuracy, %")
     legend(figure)

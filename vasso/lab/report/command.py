@@ -43,6 +43,9 @@ class Report:
     study: tuple[str, ...] = ()
     """only these studies, by name or as TOML files"""
 
+    sphere: bool = False
+    """add the paper's Figure 2, adversaries on a sphere that can be turned: 5 MB more"""
+
     def __call__(self) -> int:
         """Makes what is asked for.
 
@@ -62,7 +65,7 @@ class Report:
         if self.output is not None or not (self.table or self.json):
             from vasso.lab.report.page import write_page
 
-            print(write_page(found, self.output or Path("report.html")))
+            print(write_page(found, self.output or Path("report.html"), sphere=self.sphere))
         return 1 if found.contents.troubles else 0
 
 

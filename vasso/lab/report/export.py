@@ -10,7 +10,7 @@ from vasso.lab import atomic
 from vasso.lab import study as studies
 from vasso.lab.report.cells import key_of
 from vasso.lab.report.reading import LINES, Trained, from_line, read
-from vasso.lab.report.sections import OTHER
+from vasso.lab.report.sections import OTHER, shipped
 from vasso.lab.store import StoreError
 
 
@@ -50,8 +50,7 @@ def _by_study(done: list[Trained], chosen: list[str]) -> dict[str, list[Trained]
     """Runs by the names of their studies, those of none apart."""
     found: dict[str, list[Trained]] = {}
     left = {trained.run.id: trained for trained in done}
-    for name in chosen or studies.names():
-        study = studies.load(name)
+    for study in [studies.load(name) for name in chosen] or shipped():
         keys = {key_of(run) for scale in study.scales.values() for run in scale.runs}
         for trained in done:
             if key_of(trained.run) in keys:

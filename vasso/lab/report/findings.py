@@ -80,7 +80,9 @@ def findings(root: str | Path, studies: Iterable[str] = ()) -> Findings:
         raise StoreError(
             f"{root} holds no run: `vasso study label-noise --store {root}` makes some"
         )
-    answered = tuple(_answered(s, contents) for s in sections_of(contents, studies))
+    if not (found := sections_of(contents, named := list(studies))) and contents.runs:
+        raise StoreError(f"{root} holds no run of {', '.join(named)}")
+    answered = tuple(_answered(s, contents) for s in found)
     return Findings(Path(root).absolute().name, contents, answered)
 
 

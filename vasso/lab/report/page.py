@@ -47,27 +47,29 @@ class View:
     birth: Birth | None
 
 
-def write_page(found: Findings, path: str | Path) -> Path:
+def write_page(found: Findings, path: str | Path, *, sphere: bool = False) -> Path:
     """Writes the page of findings.
 
     Args:
         found: the findings.
         path: the file to write; folders are made.
+        sphere: adds adversaries on a sphere, and 5 MB.
 
     Returns:
         The file.
     """
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.replace(path, page(found).encode())
+    atomic.replace(path, page(found, sphere=sphere).encode())
     return path
 
 
-def page(found: Findings) -> str:
+def page(found: Findings, *, sphere: bool = False) -> str:
     """The page as text.
 
     Args:
         found: the findings.
+        sphere: adds adversaries on a sphere, and 5 MB.
 
     Returns:
         HTML.
@@ -79,6 +81,7 @@ def page(found: Findings) -> str:
         .render(
             found=found,
             views=views,
+            sphere=_sphere() if sphere else None,
             rule=RULE,
             style=_asset("style.css"),
             script=_asset("script.js"),
@@ -91,6 +94,12 @@ def page(found: Findings) -> str:
 def _view(answered: Answered) -> View:
     runs = [trained for cell in answered.section.cells for trained in cell.finished]
     return View(answered, charts_of(answered), birth(runs))
+
+
+def _sphere() -> object:
+    from vasso.lab.report.sphere import sphere_part  # plotly, which is large
+
+    return sphere_part()
 
 
 def _environment() -> Environment:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 from vasso.lab import study as studies
@@ -121,12 +122,22 @@ def sections_of(contents: Contents, chosen: Iterable[str] = ()) -> list[Section]
     """
     every = not (named := list(chosen))
     there = list(contents.runs.values())
-    loaded = [studies.load(name) for name in named or studies.names()]
+    loaded = [studies.load(name) for name in named] or shipped()
     found = [_section(s, s.at(scale), there) for s in loaded for scale in s.scales]
     shown = [section for section in found if any(c.finished or c.under_way for c in section.cells)]
     rest = _of_no_study(there, found) if every else None
     compared = [section for section in shown if section.study.measure in MEASURES]
     return [*compared, *([rest] if rest else [])]
+
+
+@cache
+def shipped() -> list[Study]:
+    """The studies that come with the package, read once.
+
+    Returns:
+        All of them.
+    """
+    return [studies.load(name) for name in studies.names()]
 
 
 def _section(study: Study, scale: Scale, there: list[Trained]) -> Section:

@@ -1,0 +1,179 @@
+"""The page in a real browser: large and small, light and dark, with the mouse and without."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.stores import as_lines, runs_of, trained
+from vasso.lab.report.findings import Findings, findings
+from vasso.lab.report.page import write_page
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SIZES = {"desktop": (1280, 900), "phone": (360, 740)}
+ARGUMENTS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+PATIENCE = 180_000
+"""Milliseconds; drawing three dimensions without a graphics card takes its time."""
+
+WATCH = """() => document.getElementById("sphere-turns").on(
+  "plotly_relayout", (change) => { window.turned = change; })"""
+CUT_OFF = """() => {
+  const inside = (e) => e.closest(".scroll, pre, .wide, .skip, .turnable, svg, [hidden]");
+  return [...document.body.querySelectorAll("*")]
+    .filter((e) => !inside(e) && e.getClientRects().length)
+    .filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1
+                   || e.getBoundingClientRect().left < -1)
+    .map((e) => e.outerHTML.slice(0, 90));
+}"""
+
+
+def needed(name: str) -> Any:
+    """A browser or a package; without it tests skip, or fail if VASSO_REQUIRE_BROWSER=1."""
+    told = f"{name} is needed: install Debian's chromium and pip's playwright"
+    if os.environ.get("VASSO_REQUIRE_BROWSER") == "1":
+        pytest.fail(told)
+    pytest.skip(told)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = shutil.which("chromium") or shutil.which("google-chrome") or needed("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        needed("playwright")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    runs = [trained(run) for run in runs_of("label-noise", seeds=3, wrong=(0.75,))]
+    root = as_lines(tmp_path_factory.mktemp("store"), [*runs, trained(runs_of("cifar10")[0])])
+    (root / "a-run-with-a-very-long-name-that-cannot-be-read-because-it-is-damaged").mkdir()
+    (
+        root / "a-run-with-a-very-long-name-that-cannot-be-read-because-it-is-damaged/run.json"
+    ).touch()
+    return findings(root)
+
+
+@pytest.fixture(scope="module")
+def file(found: Findings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_page(found, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture
+def opened(browser: Any, file: Path) -> Iterator[Any]:
+    """Opens the page, and at the end says whether anything was fetched or went wrong."""
+    contexts: list[Any] = []
+    troubles: list[str] = []
+
+    def begin(size: str = "desktop", scheme: str = "light", path: Path = file) -> Any:
+        width, height = SIZES[size]
+        view = {"width": width, "height": height}
+        contexts.append(browser.new_context(viewport=view, color_scheme=scheme))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("console", lambda m: m.type == "error" and troubles.append(m.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on(
+            "request",
+            lambda r: r.url.startswith(("file:", "data:", "blob:")) or troubles.append(r.url),
+        )
+        page.goto(path.as_uri())
+        return page
+
+    yield begin
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+def background(page: Any) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_is_cut_off_and_charts_are_seen(opened: Any, size: str, scheme: str) -> None:
+    page = opened(size, scheme)
+    root = "document.documentElement"
+    for folded in (True, False):
+        assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
+        assert page.evaluate(CUT_OFF) == []
+        if folded:
+            page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    charts = page.locator("svg.figure")
+    assert charts.count() >= 6
+    for i in range(charts.count()):
+        box = charts.nth(i).bounding_box()
+        assert box["width"] > 250
+        assert box["height"] > 150
+    dark = sum(map(int, background(page)[4:-1].split(","))) < 3 * 128
+    assert dark == (scheme == "dark")
+
+
+def test_the_toggle_turns_the_colours_and_remembers(opened: Any) -> None:
+    page = opened()
+    light = background(page)
+    page.get_by_role("button", name="Use dark colours").click()
+    dark = background(page)
+    assert dark != light
+    page.reload()
+    assert background(page) == dark
+    page.get_by_role("button", name="Use light colours").press("Enter")
+    assert background(page) == light
+
+
+def test_points_tell_their_values(opened: Any, found: Findings) -> None:
+    page = opened()
+    (noise,) = (a.section for a in found.answered if a.section.study.name == "label-noise")
+    cell = next(c for c in noise.cells if c.n and c.variant == "SAM")
+    name = f"SAM, ρ={cell.rho:g}: {cell.estimate('last').value:.2f}"
+    page.locator(f'.point[data-tip^="{name}"]').first.hover(force=True)
+    tip = page.locator("#tip")
+    assert tip.is_visible()
+    assert "SAM, ρ=" in tip.inner_text()
+    page.keyboard.press("Escape")
+    assert not tip.is_visible()
+
+
+def test_without_a_mouse(opened: Any) -> None:
+    page = opened()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#content")
+    regions = page.locator(".scroll")
+    assert all(regions.nth(i).get_attribute("tabindex") == "0" for i in range(regions.count()))
+
+
+def test_on_paper_everything_is_unfolded_and_the_contents_are_gone(opened: Any) -> None:
+    page = opened(scheme="dark")
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() > 0
+
+
+def test_the_sphere_turns(opened: Any, found: Findings, tmp_path: Path) -> None:
+    page = opened(path=write_page(found, tmp_path / "turns.html", sphere=True))
+    assert page.content().count("plotly.js v") == 1
+    sphere = page.locator("#sphere-turns")
+    sphere.scroll_into_view_if_needed()
+    page.evaluate(WATCH)
+    box = sphere.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 80, y + 30, steps=4)
+    page.mouse.up()
+    page.wait_for_function("window.turned !== undefined")
+    assert page.evaluate("'scene.camera' in window.turned")
