@@ -26,7 +26,13 @@
   const hide = () => { tip.hidden = true; };
   const show = (point) => {
     const box = point.getBoundingClientRect();
-    tip.textContent = point.dataset.tip;
+    const near = (other) => {
+      const its = other.getBoundingClientRect();
+      return Math.hypot(its.left - box.left, its.top - box.top) < 8; // one would hide the other
+    };
+    const chart = point.closest("svg");
+    const here = [...chart.querySelectorAll(".point")].filter(near);
+    tip.textContent = here.map((each) => each.dataset.tip).join("\n");
     tip.hidden = false;
     const width = tip.offsetWidth, height = tip.offsetHeight, gap = 8;
     const x = Math.min(Math.max(box.left + box.width / 2 - width / 2, gap), innerWidth - width - gap);
