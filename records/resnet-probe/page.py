@@ -233,7 +233,7 @@ def noise_figure(some: list[Course]) -> Figure:
     _draw(right, groups(wrong, "followed", "equal rho"), cos_turn)
     middle.set_title(f"cos(d, g), {TITLES[wrong.labels]}")
     right.set_title("cos(ε(t), ε(t-1))")
-    right.legend()
+    right.legend(ncols=2, loc="center", bbox_to_anchor=(0.5, 0.53), columnspacing=1)
     for axes in figure.axes:
         _epochs(axes)
         axes.set_xlabel("epoch (0.5: at the start)" if axes is left else "epoch")
@@ -250,7 +250,8 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def told(x: Estimate, digits: int = 3) -> str:
     """Value and interval."""
-    return f"{x.value:.{digits}g} [{x.low:.{digits}g}, {x.high:.{digits}g}]"
+    value, low, high = (0.0 if abs(end) < 1e-12 else end for end in (x.value, x.low, x.high))
+    return f"{value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
 
 
 def summary(course: Course, kind: str) -> str:
