@@ -32,7 +32,11 @@ def noise(count: int, size: int, scale: float, seed: int) -> list[Tensor]:
 
 
 def share_within(hits: list[bool], level: float) -> None:
-    """Says that intervals hold the truth as often as they state, four deviations either way."""
+    """Says that intervals hold the truth as often as they state.
+
+    Seeds are fixed, so a bound need not allow for bad luck in every run of the tests: three
+    deviations of the count, and half a percent for intervals that are right in the limit only.
+    """
     n, rate = len(hits), sum(hits) / len(hits)
-    slack = 4 * (level * (1 - level) / n) ** 0.5 + 0.01
+    slack = 3 * (level * (1 - level) / n) ** 0.5 + 0.005
     assert abs(rate - level) < slack, f"{rate:.3f} of {n} intervals hold the truth, not {level}"

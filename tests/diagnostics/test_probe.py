@@ -135,6 +135,20 @@ def test_the_fire_rate_is_the_share_of_steps_that_climbed_since_the_last_line() 
     assert rates == [climbed[0], sum(climbed[1:5]) / 4, sum(climbed[5:9]) / 4]
 
 
+def test_plain_steps_of_the_base_do_not_count_as_climbs() -> None:
+    model, (batch,) = net(), batches(1)
+    opt = SAM(SGD(model.parameters(), lr=0.05), rho=0.1, model=model)
+    with Probe(opt, every=4) as probe:
+        for climbs in (True, False, False, True, True):
+            if climbs:
+                step(opt, model, *batch, "closure")
+            else:
+                opt.zero_grad()
+                cross_entropy(model(batch[0]), batch[1]).backward()
+                opt.step()
+    assert [row["fire_rate"] for row in probe.rows] == [1, 2 / 4]
+
+
 def test_between_the_steps_it_tells_nobody_observes() -> None:
     model, some = net(), batches(1)
     opt = SAM(SGD(model.parameters(), lr=0.05), rho=0.1, model=model)

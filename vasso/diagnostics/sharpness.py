@@ -305,6 +305,11 @@ def sharpness(
 ) -> Sharpness:
     """The worst rise of the loss in a ball, as far as a search finds it; nothing is touched.
 
+    What a search finds is a lower bound. On a trained network of two layers and rho from 0.05 to 1,
+    20 steps of "apgd" find what 400 find, to four digits, in every ball; "ascent" 94 to 100 % of
+    it, "one-step" 70 to 100 %. Where the summit lies well inside the ball more steps are needed: at
+    1/60 of rho, 100 of them for 5 %.
+
     Args:
         model: the model.
         loss_fn: its loss, the mean over samples; see `vasso.diagnostics.passes`.
