@@ -139,7 +139,7 @@ def test_plain_steps_of_the_base_do_not_count_as_climbs() -> None:
     model, (batch,) = net(), batches(1)
     opt = SAM(SGD(model.parameters(), lr=0.05), rho=0.1, model=model)
     with Probe(opt, every=4) as probe:
-        for climbs in (True, False, False, True, True):
+        for climbs in (True, False, False, True, True, False, False, False):
             if climbs:
                 step(opt, model, *batch, "closure")
             else:

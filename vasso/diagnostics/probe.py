@@ -90,7 +90,6 @@ class Probe:
         self.every, self.measure_every = every, measure_every or 10 * every
         self._check()
         self.rows: list[dict[str, Any]] = []
-        self._last: Any = opt.last
         self._steps = self._climbs = 0
         self._before: dict[int, Tensor] = {}
         self._told = -1
@@ -122,9 +121,7 @@ class Probe:
     def _count(self, opt: Any, *_: Any) -> None:
         """After a step: did it climb, and is the next one to be observed?"""
         self._steps += 1
-        if opt.last is not self._last:  # else a plain step of the base, which tells nothing
-            self._climbs += opt.last.climbed
-        self._last = opt.last
+        self._climbs += opt.last.climbed  # of a plain step of the base it is false
         self._attend(opt.param_groups[0])
 
     # -- what they tell ---------------------------------------------------------------------------
