@@ -79,6 +79,7 @@ class Reproduction(Directive):
         Returns:
             The table.
         """
+        self.state.document.settings.env.note_reread()  # studies change without this page
         place = nodes.container(classes=["studies"])
         self.state.nested_parse(StringList(reproduction(), "the studies"), 0, place)
         return [place]

@@ -1,10 +1,12 @@
 """The demo: which runs, what its table says, when a browser is opened; stop and go on."""
 
 import io
+import runpy
 import signal
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +17,13 @@ from vasso.lab import cli, demo
 from vasso.lab import study as studies
 from vasso.lab.display import MethodBars
 from vasso.lab.runs import Run
+from vasso.lab.statistics import chosen
 from vasso.lab.store import Store
 
 pytestmark = pytest.mark.xdist_group("demo")  # one worker: its fixture is made once
 SMALL = ("--seeds", "2", "--set", "epochs=2", "--jobs", "1", "--no-open")
 METHODS = ("SGD", "SAM", "VaSSO")
+RECORD = Path(__file__).parents[2] / "records" / "noisy-digits"
 
 
 @pytest.fixture(scope="module")
@@ -196,3 +200,26 @@ def test_bars_count_what_was_there_before_and_say_how_right_a_method_is() -> Non
     shown = {task.description: task for task in bars.progress.tasks}
     assert (shown["SGD"].completed, shown["SGD"].fields["said"]) == (2, "61.0 % right")
     assert [task.completed for name, task in shown.items() if name != "SGD"] == [0, 0]
+
+
+@pytest.fixture(scope="module")
+def record() -> Any:
+    """What writes the page of the record."""
+    return SimpleNamespace(**runpy.run_path(str(RECORD / "page.py")))
+
+
+def test_the_demo_runs_at_the_radii_that_its_record_chose(record: Any) -> None:
+    grid = record.by_radius(record.finished(record.RADIUS))
+    for run in demo.planned(2):
+        name = demo.name_of(run.method)
+        assert dict(run.method.settings).get("rho") == chosen(grid.get(name, {}))
+        assert name == "SGD" or min(grid[name]) < chosen(grid[name]) < max(grid[name])
+
+
+def test_the_record_is_of_these_runs_and_its_page_is_made_of_them(record: Any) -> None:
+    shown, tuned = record.finished(RECORD), record.finished(record.RADIUS)
+    assert {trained.run for trained in shown} == set(studies.load(demo.STUDY).at("cpu").runs)
+    wanted = studies.load("noisy-digits-radius").at("cpu").runs
+    assert {trained.run for trained in tuned} == set(wanted)
+    again = "run: python records/noisy-digits/page.py"
+    assert (RECORD / "README.md").read_text() == record.page(shown, tuned), again
