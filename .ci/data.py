@@ -1,12 +1,13 @@
 """Unpacks packs of data sets into their official layouts: python .ci/data.py SHARED OUT.
 
-SHARED holds cifar10.lsp.npz, cifar100.lsp.npz, cifar_codec.py, cifar10n-labels.npz and
-tiny-imagenet-20c.jpeg.npz; what is missing there, or in OUT already, is skipped. OUT is then a
-folder for VASSO_DATA.
+SHARED holds cifar10.lsp.npz, cifar100.lsp.npz, cifar_codec.py, cifar10n-labels.npz,
+tiny-imagenet-20c.jpeg.npz and text/*.tsv.gz; what is missing there, or in OUT already, is skipped.
+OUT is then a folder for VASSO_DATA.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import subprocess
@@ -63,11 +64,50 @@ def _jpegs(pack: dict, part: str, names: list[str]) -> list[tuple[str, bytes]]:
     return [(names[label], content[start:end]) for label, start, end in triples]
 
 
+MULTI30K = "text/multi30k.raw.de-en.tsv.gz"
+IWSLT14 = "text/iwslt14-part.lc-tok.de-en.tsv.gz"
+CODES = "text/iwslt14.bpe10k.codes.gz"
+
+
+def unpack_multi30k(shared: Path, beside: Path) -> None:
+    """Raw text, a packed file for each split and language, as published."""
+    for (split, language), lines in _texts(shared / MULTI30K).items():
+        _write(beside / "multi30k" / f"{split}.{language}.gz", gzip.compress(lines, mtime=0))
+
+
+def unpack_iwslt14_part(shared: Path, beside: Path) -> None:
+    """Tokenised text; of the training pairs only a sample. With the merges of the whole."""
+    names = {"train_sample": "train", "valid": "valid", "test": "test"}
+    for (split, language), lines in _texts(shared / IWSLT14).items():
+        if split in names:
+            _write(beside / "iwslt14-part" / f"{names[split]}.{language}", lines)
+    if (shared / CODES).exists():
+        codes = gzip.decompress((shared / CODES).read_bytes())
+        _write(beside / "iwslt14-part" / "code", codes)
+
+
+def _texts(pack: Path) -> dict[tuple[str, str], bytes]:
+    """Lines of split, German, English -> the text of each split and language."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in gzip.decompress(pack.read_bytes()).decode().removesuffix("\n").split("\n"):
+        split, german, english = line.split("\t")
+        found.setdefault((split, "de"), []).append(f"{german}\n")
+        found.setdefault((split, "en"), []).append(f"{english}\n")
+    return {key: "".join(lines).encode() for key, lines in found.items()}
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+
+
 STEPS = {  # what comes out: which pack it needs, what unpacks it
     "cifar-10-batches-py": ("cifar10.lsp.npz", lambda s, b: unpack_cifar(s, b, "cifar10.lsp.npz")),
     "cifar-100-python": ("cifar100.lsp.npz", lambda s, b: unpack_cifar(s, b, "cifar100.lsp.npz")),
     "CIFAR-10_human.pt": ("cifar10n-labels.npz", unpack_human_labels),
     TINY: ("tiny-imagenet-20c.jpeg.npz", unpack_tiny),
+    "multi30k": (MULTI30K, unpack_multi30k),
+    "iwslt14-part": (IWSLT14, unpack_iwslt14_part),
 }
 
 

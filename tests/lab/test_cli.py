@@ -64,7 +64,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["train", "--data-root", "/no/such"], "there is no data folder '/no/such'"),
         (["train", "--devices", "0"], "devices must not be 0"),
         (["train", "--data", "nowhere:data"], "No module named 'nowhere'"),
-        (["train", "--data", "iwslt14"], "is not there yet"),
+        (["train", "--data", "multi30k"], "are sentences, which mlp cannot learn"),
         (["study", "label-nose"], "no study is called 'label-nose'. Did you mean 'label-noise'?"),
         (["study", "no.toml"], "there is no file 'no.toml'"),
         (["study", "radius", "--scale", "gpu"], "no scale of radius is called 'gpu'"),

@@ -10,7 +10,7 @@ from vasso.lab.methods import Method
 from vasso.lab.rates import Rate
 from vasso.lab.runs import Run
 from vasso.lab.store import _ID
-from vasso.lab.tasks import LATER, NotThereYetError, Task, imported
+from vasso.lab.tasks import Task, imported
 
 
 def test_ids_are_those_of_earlier_versions() -> None:
@@ -101,12 +101,6 @@ def test_a_change_of_a_setting_that_is_not_there_says_which_there_are() -> None:
     with pytest.raises(ValueError, match=r"no setting 'tetha'\. Did you mean 'theta'"):
         run.changed({"tetha": 0.1})
     assert run.changed({"task.epochs": 3, "method.theta": 0.1, "seed": 4}).seed == 4
-
-
-def test_what_is_only_named_yet_cannot_be_trained() -> None:
-    for name in LATER:
-        with pytest.raises(NotThereYetError, match=name):
-            Task(**{LATER[name]: name}).prepare(0)
 
 
 def test_a_schedule_in_words_is_that_schedule() -> None:

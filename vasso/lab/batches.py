@@ -69,6 +69,27 @@ class Batches:
         whole, rest = divmod(len(self.y), self.size)
         return whole if self.drop_last or rest < self.world else whole + 1
 
+    @property
+    def samples(self) -> int:
+        """How many images there are."""
+        return len(self.y)
+
+    @property
+    def in_batches(self) -> float:
+        """The same in batches."""
+        return len(self.y) / self.size
+
+    def amount(self, step: int) -> int:
+        """Images in a step.
+
+        Args:
+            step: completed steps.
+
+        Returns:
+            Of this process.
+        """
+        return len(self._share(self._indices(step)))
+
     def at(self, step: int) -> Tensors:
         """The batch of a step.
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from vasso.diagnostics.passes import OfModel
 from vasso.diagnostics.snr import snr
-from vasso.lab.batches import Batches
 
 FIRST = 1 << 20
 """Batches drawn for measuring are counted from here, apart from those that methods draw."""
@@ -40,7 +39,7 @@ class Listener:
         self,
         model: nn.Module,
         loss: OfModel,
-        batches: Batches,
+        batches: Any,
         count: int,
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from vasso.diagnostics.passes import OfModel, objective
 from vasso.diagnostics.probe import vectors_of
 from vasso.diagnostics.radius import Adversary, rises_of
-from vasso.lab.batches import Batches, Tensors
-from vasso.lab.tasks import Criterion
+from vasso.lab.batches import Tensors
 from vasso.optimizer import SharpnessAware
 from vasso.records import StepRecord
 
@@ -29,17 +28,17 @@ class Onlooker:
 
     Args:
         model: the model.
-        criterion: the loss of each sample.
+        losses: a model and a batch -> the loss of each sample.
         batches: where other batches come from.
         count: how many other batches.
     """
 
     def __init__(
-        self, model: nn.Module, criterion: Criterion, batches: Batches, count: int
+        self, model: nn.Module, losses: Callable[..., Tensor], batches: Any, count: int
     ) -> None:
         self.model, self.batches = model, batches
         self.count = min(count, batches.per_epoch // 2)
-        self.loss = OfModel(lambda model, batch: criterion(model(batch[0]), batch[1]).mean())
+        self.loss = OfModel(lambda model, batch: losses(model, *batch).mean())
 
     def at(
         self, step: int, optimizer: Any, batch: tuple[Tensor, ...], take: Callable[[], Any]

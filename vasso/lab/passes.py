@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vasso.lab.batches import Batches, Tensors
+from vasso.lab.batches import Tensors
 
 
 class Pass:
@@ -87,14 +87,14 @@ class Source:
     """Data beyond the batch at hand, for the methods that need it; a `vasso.Source`.
 
     Args:
-        batches: the training images.
+        batches: of training data.
         closure_of: a batch -> its closure.
 
     Attributes:
         step: the step under way; to be set before it begins.
     """
 
-    def __init__(self, batches: Batches, closure_of: Callable[[Tensors], Pass]) -> None:
+    def __init__(self, batches: Any, closure_of: Callable[[Tensors], Pass]) -> None:
         self.batches, self.closure_of = batches, closure_of
         self.step, self._number = 0, 0
 
@@ -117,7 +117,7 @@ class Source:
 
 
 class Everything:
-    """The mean gradient over all training images, taken in chunks.
+    """The mean gradient over all training data, taken in chunks.
 
     Args:
         source: where they are.
@@ -125,7 +125,7 @@ class Everything:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.cost = len(source.batches.y) / source.batches.size
+        self.cost = source.batches.in_batches
 
     def __call__(self) -> Tensor:
         batches = self.source.batches
@@ -134,7 +134,7 @@ class Everything:
             chunk = self.source.closure_of(tensors)
             if not first:
                 chunk.zero_grad()
-            share = len(chunk) * batches.world / len(batches.y)
+            share = len(chunk) * batches.world / batches.samples
             loss = chunk.loss() * share
             chunk.backward(loss)
             total = total.to(loss.device) + loss.detach()

@@ -182,8 +182,9 @@ def of_run(
         The subject.
 
     Raises:
-        ValueError: its weights are gone.
+        ValueError: its weights are gone, or it is no run on images.
     """
+    from vasso.lab.pictures import Pictures
     from vasso.lab.shards import load_model
     from vasso.lab.training import How, Training
 
@@ -193,6 +194,8 @@ def of_run(
     run = Run.of(folder.settings["run"], folder.id)
     how = How(data=data, accelerator=accelerator)
     training = Training(run, how, how.fabric(run.task.precision))
+    if not isinstance(training.material, Pictures):
+        raise ValueError(f"{folder.id} is trained on sentences: only runs on images can be probed")
     load_model(training.bare, weights["model"])
     if run.task.reestimate:
         _estimate_anew(training)
@@ -206,7 +209,7 @@ def of_run(
     return Subject(
         name=folder.id,
         model=training.bare,
-        loss_fn=lambda output, y: training.criterion(output, y).mean(),
+        loss_fn=lambda output, y: training.material.criterion(output, y).mean(),
         batches=drawn,
         count=amount.batches,
         others=others,
@@ -222,7 +225,7 @@ def _estimate_anew(training: Any) -> None:
     from torch.optim.swa_utils import update_bn
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        update_bn((training.batches.place(x) for x, _ in training.seen.chunks()), training.bare)
+        update_bn((training.batches.place(x) for x, _ in training.material.seen.chunks()), training.bare)
 
 
 def _parted(batches: Batches, size: int, others: int) -> tuple[Tensor, Tensor]:
@@ -235,7 +238,7 @@ def _parted(batches: Batches, size: int, others: int) -> tuple[Tensor, Tensor]:
 
 def _still(training: Any, samples: int, size: int) -> list[Any]:
     """Some training images as tests show them, with the labels of training."""
-    chunks = list(training.taught["training"].some(samples).chunks())
+    chunks = list(training.material.taught["training"].some(samples).chunks())
     x, y = (torch.cat(column) for column in zip(*chunks, strict=True))
     x = training.batches.place(x)
     return list(_cut([(x, y.to(x.device))], min(size, len(y) // 2)))

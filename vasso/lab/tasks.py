@@ -30,6 +30,11 @@ from vasso.lab.data import (
 from vasso.lab.data.split import stratified
 from vasso.lab.models import MODELS, build
 from vasso.lab.settings import filled, name_of
+from vasso.lab.translation import transformer
+from vasso.lab.translation.pairs import NAMES as TEXTS
+from vasso.lab.translation.pairs import Texts
+from vasso.lab.translation.pairs import load as load_texts
+from vasso.lab.translation.transformer import SIZES
 from vasso.parts import Range
 
 Criterion: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -37,8 +42,12 @@ Criterion: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 ON_DISK = ("imagenet",)
 """Too large for memory: decoded as training goes."""
-LATER = {"iwslt14": "data", "transformer-iwslt": "model"}
-"""What studies name already, and what cannot be trained yet."""
+OF_IMAGES = (
+    *("size", "validation", "wrong", "wrong_kind", "crop", "flip", "cutout", "cutout_probability"),
+    *("resized_crop", "width", "reestimate", "loss"),
+)
+OF_SENTENCES = ("pieces", "dropout")
+"""Settings that mean nothing for the others."""
 
 
 class NotThereYetError(NotImplementedError):
@@ -50,17 +59,19 @@ class Task:
     """Data, model, loss and budget.
 
     Args:
-        data: a name of `vasso.lab.data`, or `module:function`: `function(seed=)` gives `Images`.
-        model: a name of `vasso.lab.models`, or `module:function`:
-            `function(classes=, channels=, size=, seed=)` gives a module.
+        data: a name of `vasso.lab.data` or of `vasso.lab.translation.corpora`, or
+            `module:function`: `function(seed=)` gives `Images` or `Texts`.
+        model: a name of `vasso.lab.models` or a transformer, or `module:function`:
+            `function(classes=, channels=, size=, seed=)` gives a module; to translate,
+            `function(source=, target=, seed=)`.
         loss: "cross-entropy", or `module:function`: `function(output, y)` gives one loss for each
             sample.
-        epochs: how often every training image is seen.
-        batch: images in a step.
+        epochs: how often every training sample is seen.
+        batch: images in a step; of sentences, pieces, padding counted.
         steps: ends the run earlier, after so many steps.
         drop_last: leaves out the last batch of an epoch if it is smaller.
         size: reduces images to so many pixels a side.
-        train_size: training images, a sample of them in which every class keeps its share; None
+        train_size: training samples, a part of them in which every class keeps its share; None
             for all that validation leaves.
         validation: further images for validation; taken before labels are made wrong.
         wrong: share of training labels that are made wrong.
@@ -75,13 +86,15 @@ class Task:
         precision: of the passes, as Fabric calls it.
         reestimate: training images on which BatchNorm's statistics are estimated anew before a
             test; 0 takes the running ones.
-        test_size: test images, evenly spaced; None for all.
+        test_size: test samples, evenly spaced; None for all.
         test_every: epochs from test to test; the last epoch and the best by validation so far are
             always tested.
         others: batches of the beginning of an epoch on which the adversary of its last step is
             looked at; see `vasso.lab.onlooker`. 0 for none.
         snr: batches on whose gradients the signal-to-noise ratio is measured at the beginning of
             an epoch; see `vasso.lab.listener`. 0 for none.
+        pieces: of sentences: merges of byte-pair encoding.
+        dropout: of a transformer; None for its own, 0.3.
 
     Example:
         >>> Task.of({"data": "digits", "epochs": 3}).as_table()
@@ -113,12 +126,14 @@ class Task:
     test_every: int = 1
     others: int = 0
     snr: int = 0
+    pieces: int = 10_000
+    dropout: float | None = None
 
     def __post_init__(self) -> None:
-        _known("data", self.data, DATA)
-        _known("model", self.model, MODELS)
+        _known("data", self.data, (*DATA, *TEXTS))
+        _known("model", self.model, (*MODELS, *SIZES))
         _known("loss", self.loss, ("cross-entropy",))
-        for name in ("epochs", "batch", "test_every"):
+        for name in ("epochs", "batch", "test_every", "pieces"):
             Range(least=1).check(name, getattr(self, name))
         for name in ("steps", "size", "train_size", "test_size"):
             Range(least=1).check(name, 1 if getattr(self, name) is None else getattr(self, name))
@@ -133,7 +148,25 @@ class Task:
             Range(least=0, most=1).check(name, getattr(self, name))
         if self.label_smoothing and self.loss != "cross-entropy":
             raise ValueError(f"label_smoothing is of cross-entropy, not of {self.loss}")
+        if self.dropout is not None:
+            Range(least=0, most=1).check("dropout", self.dropout)
+        self._check_kind()
         _ = self.augmentation
+
+    def _check_kind(self) -> None:
+        """Images have labels, sentences translations: model and settings have to go with them."""
+        if ":" in self.data:
+            return
+        text = self.data in TEXTS
+        kind, models = ("sentences", list(SIZES)) if text else ("images", list(MODELS))
+        others: tuple[str, ...] = OF_IMAGES if text else OF_SENTENCES
+        if ":" not in self.model and self.model not in models:
+            raise ValueError(
+                f"{self.data} are {kind}, which {self.model} cannot learn: use one of "
+                f"{', '.join(models)}"
+            )
+        for name in sorted(self.as_table().keys() & set(others)):
+            raise ValueError(f"{name} means nothing for {kind} such as {self.data}: leave it out")
 
     @staticmethod
     def of(table: Mapping[str, Any], where: str = "the task") -> Task:
@@ -147,9 +180,10 @@ class Task:
             The task.
         """
         table = dict(table)
-        for name, choices in (("data", DATA), ("model", MODELS)):
+        known = (("data", (*DATA, *TEXTS)), ("model", (*MODELS, *SIZES)))
+        for name, choices in known:
             given = str(table.get(name, ""))
-            if given and ":" not in given and given not in LATER:
+            if given and ":" not in given:
                 table[name] = name_of(f"{name}", given, choices)
         return filled(Task, table, where)
 
@@ -177,17 +211,33 @@ class Task:
         return partial(cross_entropy, reduction="none", label_smoothing=self.label_smoothing)
 
     def prepare(self, seed: int, root: Path | None = None) -> Prepared:
-        """Loads the data, takes validation images out, then makes labels wrong.
+        """Loads images and splits them.
 
         Args:
-            seed: of the run: sub-sample, split and wrong labels are functions of it.
+            seed: of the run.
             root: where data are.
 
         Returns:
             What training needs.
+
+        Raises:
+            ValueError: the data are sentences.
         """
-        self.check_is_there()
-        data = self._data(seed, root)
+        data = self.load(seed, root)
+        if isinstance(data, Texts):
+            raise ValueError(f"{self.data} are sentences, which come split")
+        return self.split(data, seed)
+
+    def split(self, data: Images | Folder, seed: int) -> Prepared:
+        """Takes validation images out, then makes labels wrong.
+
+        Args:
+            data: the images.
+            seed: of the run: sub-sample, split and wrong labels are functions of it.
+
+        Returns:
+            What training needs.
+        """
         labels = data.train_y if isinstance(data, Images) else data.train.y
         rows = torch.arange(len(labels))
         if self.train_size is not None:
@@ -202,12 +252,29 @@ class Task:
             y, realised = wrong_labels(y, self.wrong, data.classes, kind=kind, seed=seed)
         return Prepared(data, train, y, held, realised, (y != labels[train]).nonzero().flatten())
 
-    def _data(self, seed: int, root: Path | None) -> Images | Folder:
+    def load(self, seed: int, root: Path | None = None) -> Images | Folder | Texts:
+        """Loads the data.
+
+        Args:
+            seed: of the run, for the user's own.
+            root: where data are.
+
+        Returns:
+            Images or sentences.
+
+        Raises:
+            TypeError: the user's own are neither.
+        """
         if ":" in self.data:
             own = imported(self.data)(seed=seed)
-            if not isinstance(own, Images | Folder):
-                raise TypeError(f"{self.data} gave {type(own).__name__}, not vasso.lab.data.Images")
+            if not isinstance(own, Images | Folder | Texts):
+                raise TypeError(
+                    f"{self.data} gave {type(own).__name__}, not vasso.lab.data.Images or "
+                    "vasso.lab.translation.pairs.Texts"
+                )
             return own
+        if self.data in TEXTS:
+            return loaded_texts(self.data, root, self.pieces)
         found = loaded(self.data, root, self.size)
         if isinstance(found, Folder) and self.resized_crop:
             return replace(found, size=self.resized_crop)  # tests show what training shows
@@ -231,18 +298,21 @@ class Task:
             return own
         return build(self.model, width=self.width, seed=seed, **shape)
 
-    def check_is_there(self) -> None:
-        """Raises if this task can be named but not trained.
+    def build_translator(self, texts: Texts, seed: int) -> nn.Module:
+        """Makes the model for some sentences.
 
-        Raises:
-            NotThereYetError: it is so.
+        Args:
+            texts: what it is for.
+            seed: of its initial weights.
+
+        Returns:
+            The model.
         """
-        for name in (self.data, self.model):
-            if name in LATER:
-                raise NotThereYetError(
-                    f"the {LATER[name]} {name!r} is not there yet: studies that name it can be "
-                    "listed, not run"
-                )
+        shape = {"source": len(texts.source), "target": len(texts.target)}
+        if ":" in self.model:
+            own: nn.Module = imported(self.model)(**shape, seed=seed)
+            return own
+        return transformer.build(self.model, **shape, dropout=self.dropout, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,14 +372,13 @@ def prepare_data(tasks: Iterable[Task], root: Path | None) -> None:
         tasks: the tasks.
         root: where data are.
     """
-    wanted = {(task.data, task.size, task.model, task.loss): task for task in tasks}
+    wanted = {(task.data, task.size, task.pieces, task.model, task.loss): task for task in tasks}
     for task in wanted.values():
-        task.check_is_there()
         for name in (task.data, task.model, task.loss):
             if ":" in name:
                 imported(name)
         if ":" not in task.data:
-            loaded(task.data, root, task.size)
+            task.load(0, root)
 
 
 @lru_cache(maxsize=2)
@@ -329,6 +398,21 @@ def loaded(name: str, root: Path | None, size: int | None) -> Images | Folder:
     return load(name, root=root, size=size)
 
 
+@lru_cache(maxsize=2)
+def loaded_texts(name: str, root: Path | None, pieces: int) -> Texts:
+    """Sentences; kept likewise.
+
+    Args:
+        name: which.
+        root: where data are.
+        pieces: merges of byte-pair encoding.
+
+    Returns:
+        In memory.
+    """
+    return load_texts(name, pieces=pieces, root=root)
+
+
 def _known(what: str, name: str, choices: Iterable[str]) -> None:
-    if ":" not in name and LATER.get(name) != what:
+    if ":" not in name:
         name_of(what, name, choices)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,25 +20,17 @@ from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from vasso.lab.batches import Batches, Tensors
-from vasso.lab.data import Images
-from vasso.lab.evaluate import reestimated, score
+from vasso.lab.batches import Tensors
 from vasso.lab.listener import Listener
+from vasso.lab.material import Drawn, material_of
 from vasso.lab.onlooker import Onlooker
 from vasso.lab.passes import Pass, Source
-from vasso.lab.pixels import Examples, InMemory, OnDisk, Pixels, examples_of
 from vasso.lab.runs import Run
 from vasso.lab.shards import load_model, load_optimizer, sharded, whole
-from vasso.lab.tasks import Prepared
 from vasso.randomness import mixed
 from vasso.records import StepSummary
 
 FSDP2 = "fsdp2"
-IN_MEMORY = 2 << 30
-"""Images of no more bytes than this are kept on the GPU."""
-
-ENOUGH = 10_000
-"""How many training images are looked at after the last step, unless the task tests on fewer."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,7 @@ class Sums:
         loss: sum of the losses of the epoch's steps, as the optimizer returned them.
         steps: how many.
         seconds: of the epoch's steps, tests and checkpoints not counted.
-        images: of the epoch.
+        images: of the epoch; or pieces of sentences.
         run_seconds: of all steps of the run.
         run_images: of the run.
         rise: sum of the rises of the loss from w to the adversary, over the epoch's climbs.
@@ -163,18 +154,19 @@ class Training:
 
     def __init__(self, run: Run, how: How, fabric: Fabric) -> None:
         self.run, self.how, self.fabric = run, how, fabric
-        prepared = run.task.prepare(run.seed, how.data)
-        self.realised = prepared.realised
-        self._set_up_model(prepared)
-        self._set_up_data(prepared)
+        self.material = material_of(run.task, run.seed, how.data, how.workers)
+        self._set_up_model()
+        ranks = fabric.global_rank, fabric.world_size
+        self.material.settle(fabric.device, self.dtype, *ranks)
+        self.batches: Drawn = self.material.batches
         task = run.task
-        self.per_epoch = self.batches.per_epoch
+        self.per_epoch: int = self.batches.per_epoch
         self.total = min(task.epochs * self.per_epoch, task.steps or task.epochs * self.per_epoch)
         self.rate = run.method.rate(task.epochs * self.per_epoch, self.per_epoch)
         self.source = Source(self.batches, self._closure_of)
         self.optimizer: Any = run.method.build(self.model, self.total, run.seed, self.source)
         self.average = self._average()
-        self.onlooker = Onlooker(self.bare, self.criterion, self.batches, self._others())
+        self.onlooker = Onlooker(self.bare, self.material.losses, self.batches, self._others())
         self.adversary: dict[str, Any] | None = None
         self.listener = self._listener()
         self.snr: dict[str, Any] | None = None
@@ -185,64 +177,14 @@ class Training:
 
     # -- setting up -------------------------------------------------------------------------------
 
-    def _set_up_model(self, prepared: Prepared) -> None:
-        task, data = self.run.task, prepared.data
+    def _set_up_model(self) -> None:
         torch.manual_seed(self.run.seed)
-        bare = task.build_model(data, self.run.seed)
-        self.convolves = any(isinstance(m, nn.Conv2d) for m in bare.modules())
-        if self.convolves and self.fabric.device.type == "cpu" and "bf16" in task.precision:
-            warn_of_slow_bf16()
-        if self.convolves:
-            bare = bare.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        bare = self.material.build_model(self.fabric.device)
         self.model = self.fabric.setup_module(bare)
         self.bare, self.dtype = bare, next(bare.parameters()).dtype
-        self.criterion = task.criterion
-        mean = partial(_mean, self.criterion)
-        samples = len(prepared.train)
-        self.own_loss = self.run.method.build_loss(bare, samples, data.classes, mean)
+        self.own_loss = self.material.own_loss(self.run.method, bare)
         if self.own_loss is not None:
             self.own_loss.to(self.fabric.device)
-
-    def _set_up_data(self, prepared: Prepared) -> None:
-        task, data, workers = self.run.task, prepared.data, self.how.workers
-        self.batches = Batches(
-            self._pixels(prepared),
-            prepared.y,
-            size=task.batch,
-            seed=self.run.seed,
-            drop_last=task.drop_last,
-            rank=self.fabric.global_rank,
-            world=self.fabric.world_size,
-            place=self._place,
-        )
-        seen = examples_of(data, prepared.train, prepared.y, workers)
-        enough = task.test_size or ENOUGH
-        self.taught = {"training": seen.some(min(enough, len(prepared.y)))}
-        misled = prepared.misled[:enough]
-        if len(misled):
-            rows, y = prepared.train[misled], prepared.y[misled]
-            self.taught["wrong"] = examples_of(data, rows, y, workers)
-        self.seen = seen.some(task.reestimate or len(prepared.y))
-        self.test = examples_of(data, workers=workers)
-        if task.test_size is not None:
-            self.test = self.test.some(task.test_size)
-        self.validation: Examples | None = None
-        if prepared.validation is not None:
-            self.validation = examples_of(data, prepared.validation, workers=workers)
-
-    def _pixels(self, prepared: Prepared) -> Pixels:
-        """Training images: small data sets live on the GPU, the largest in files."""
-        data, rows, augmentation = prepared.data, prepared.train, self.run.task.augmentation
-        if not isinstance(data, Images):
-            return OnDisk(data, rows, augmentation, self.how.workers)
-        x = data.train_x[rows]
-        if x.numel() <= IN_MEMORY:
-            x = x.to(self.fabric.device)
-        return InMemory(x, rows, augmentation, data.mean, data.std)
-
-    def _place(self, x: Tensor) -> Tensor:
-        x = x.to(self.fabric.device, self.dtype, non_blocking=True)
-        return x.contiguous(memory_format=torch.channels_last) if self.convolves else x
 
     def _average(self) -> AveragedModel | None:
         """The averaged model (SWA), if the method asks for one."""
@@ -295,7 +237,7 @@ class Training:
         if hasattr(self.own_loss, "update"):
             self.own_loss.update()
         self.step += 1
-        self.sums.add(loss, len(batch), time.perf_counter() - started)
+        self.sums.add(loss, self.batches.amount(self.step - 1), time.perf_counter() - started)
         self.sums.add_rise(getattr(self.optimizer, "last", None))
 
     def _step_on(self, batch: Pass) -> Tensor:
@@ -319,8 +261,8 @@ class Training:
             self._losses, self.optimizer.zero_grad, self.fabric.backward, tensors, mean_of=mean
         )
 
-    def _losses(self, x: Tensor, y: Tensor, index: Tensor) -> Tensor:
-        return self.criterion(self.model(x), y)
+    def _losses(self, *tensors: Tensor) -> Tensor:
+        return self.material.losses(self.model, *tensors)
 
     def _own_mean(self, x: Tensor, y: Tensor, index: Tensor) -> Tensor:
         """SAF asks which samples these are, MESA what the model was given."""
@@ -354,7 +296,9 @@ class Training:
             "cost": self.cost,
             "skipped": getattr(self.optimizer, "skipped", 0),
             "seconds": round(self.sums.seconds, 3),
-            "images_per_second": round(self.sums.images / max(self.sums.seconds, 1e-9), 1),
+            f"{self.material.unit}_per_second": round(
+                self.sums.images / max(self.sums.seconds, 1e-9), 1
+            ),
         }
         if self.sums.climbs:
             line["rise"] = float(self.sums.rise) / self.sums.climbs
@@ -368,20 +312,20 @@ class Training:
         return line
 
     def _scores(self, due: bool) -> dict[str, Any]:
-        """Accuracy on validation images; on test images where due or where that is the best yet."""
+        """How it does in validation; in the test where due or where that is the best yet."""
         found: dict[str, Any] = {}
-        if self.validation is None and not due:
+        material = self.material
+        if material.validation is None and not due:
             return found
         with self._as_tested(found) as model:
             better = False
-            if self.validation is not None:
-                found |= self._score(model, "validation", self.validation)
-                now = found["validation_accuracy"]
-                better = self.best is None or now > self.best["validation_accuracy"]
+            if material.validation is not None:
+                found |= self._score(model, "validation", material.validation)
+                better = self.best is None or material.worth(found) > material.worth(self.best)
             if due or better:
-                found |= self._score(model, "test", self.test)
+                found |= self._score(model, "test", material.test)
             if self.step >= self.total:
-                for name, examples in self.taught.items():  # "wrong": what was learnt by heart
+                for name, examples in material.taught.items():  # "wrong": what was learnt by heart
                     found |= self._score(model, name, examples)
         if better:
             self.best = {"epoch": self.step // self.per_epoch, "step": self.step, **found}
@@ -394,24 +338,23 @@ class Training:
         model: nn.Module = self.bare
         if averaged and self.average is not None:
             model, found["averaged"] = self.average, True
-        anew = self.seen if self.run.task.reestimate or averaged else None
-        with self.fabric.autocast(), torch.no_grad(), reestimated(model, anew, self._place):
+        with (
+            self.fabric.autocast(),
+            torch.no_grad(),
+            self.material.statistics(model, anew=averaged),
+        ):
             yield model
 
-    def _score(self, model: nn.Module, name: str, examples: Examples) -> dict[str, float]:
-        """Mean loss, and accuracy in %."""
-        loss, right, count = self._scored(model, examples)
-        return {f"{name}_loss": loss / count, f"{name}_accuracy": 100 * right / count}
-
-    def _scored(self, model: nn.Module, examples: Examples) -> list[float]:
-        if self.is_sharded:  # every pass is one of all processes: all of them take all images
-            return list(map(float, score(model, examples, self.criterion, self._place)))
+    def _score(self, model: nn.Module, name: str, examples: Any) -> dict[str, float]:
+        """What the sums over all processes say."""
+        if self.is_sharded:  # every pass is one of all processes: all of them take all samples
+            return self.material.told(name, self.material.sums(model, examples))
         ranks = self.fabric.global_rank, self.fabric.world_size
-        sums = score(model, examples, self.criterion, self._place, *ranks)
+        sums = self.material.sums(model, examples, *ranks)
         if self.fabric.world_size > 1:
             added: Any = self.fabric.all_reduce(sums.to(self.fabric.device), reduce_op="sum")
             sums = added.cpu()
-        return list(map(float, sums))
+        return self.material.told(name, sums)
 
     def result(self) -> dict[str, Any]:
         """How the run has ended.
@@ -427,8 +370,10 @@ class Training:
             "skipped": self.last["skipped"],
             "steps": self.step,
             "seconds": round(sums.run_seconds, 3),
-            "images_per_second": round(sums.run_images / max(sums.run_seconds, 1e-9), 1),
-            "wrong_labels": self.realised,
+            f"{self.material.unit}_per_second": round(
+                sums.run_images / max(sums.run_seconds, 1e-9), 1
+            ),
+            "wrong_labels": self.material.realised,
             "parameters": sum(p.numel() for p in self.bare.parameters()),
         }
 
@@ -494,23 +439,8 @@ class Training:
             self.own_loss.load_state_dict(state["own_loss"])
 
 
-def warn_of_slow_bf16() -> None:
-    """Warns where a processor has no convolutions in bfloat16."""
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        warnings.warn(
-            "this processor has no bfloat16 convolutions, torch's own are several times "
-            'slower: use precision="32-true"',
-            stacklevel=2,
-        )
-
-
-def _mean(criterion: Any, logits: Tensor, y: Tensor) -> Tensor:
-    found: Tensor = criterion(logits, y).mean()
-    return found
-
-
 def _outcome(line: dict[str, Any]) -> dict[str, Any]:
     """What of an epoch belongs to the result."""
     scored = ("validation", "test", "training", "wrong")
-    scores = [f"{name}_{what}" for name in scored for what in ("loss", "accuracy")]
+    scores = [f"{name}_{what}" for name in scored for what in ("loss", "accuracy", "perplexity")]
     return {name: line[name] for name in ("epoch", "step", "train_loss", *scores) if name in line}

@@ -1,0 +1,215 @@
+"""Sentences as the matter of a run: batches, losses, and a loop that no crash changes."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, log_softmax
+
+from tests.lab import tiny_texts
+from vasso.lab.passes import Pass
+from vasso.lab.runs import Run
+from vasso.lab.store import Store
+from vasso.lab.tasks import Task
+from vasso.lab.train import Stopped, train
+from vasso.lab.training import How, Training
+from vasso.lab.translation.batches import SentenceBatches
+from vasso.lab.translation.losses import sentence_losses
+from vasso.lab.translation.pairs import Pairs, Sequences
+from vasso.lab.translation.pieces import BEGIN, PAD
+from vasso.lab.translation.transformer import Size, Transformer, build
+
+CPU = How(accelerator="cpu", checkpoint_seconds=1e9)
+TINY = {"data": "tests.lab.tiny_texts:texts", "model": "tests.lab.tiny_texts:model"}
+ADAM = {"base": "AdamW", "lr": 5e-3, "beta2": 0.98, "schedule": "inverse-sqrt", "warm_up": 4}
+VASSO = {"name": "VaSSO", "rho": 0.05, "theta": 0.4}
+TEXTS = tiny_texts.texts()
+
+
+def a_run(method: dict[str, Any] | None = None, seed: int = 0, **task: Any) -> Run:
+    given = {**TINY, "batch": 200, "epochs": 2, "label_smoothing": 0.1, **task}
+    return Run.of({"task": given, "method": {**ADAM, **(method or VASSO)}, "seed": seed})
+
+
+def a_model() -> Transformer:
+    torch.manual_seed(0)
+    size = Size(1, 16, 24, heads=2)
+    return Transformer(size, len(TEXTS.source), len(TEXTS.target), 0.0).double()
+
+
+def batches_of(size: int, **given: Any) -> SentenceBatches:
+    return SentenceBatches(TEXTS.train, size, seed=0, dtype=torch.float64, **given)
+
+
+# -- batches --------------------------------------------------------------------------------------
+
+
+def test_an_epoch_has_every_sentence_once_and_no_batch_too_many_pieces() -> None:
+    batches = SentenceBatches(TEXTS.train, size=64, seed=3)
+    for epoch in range(2):
+        steps = range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch)
+        seen = [batches.at(step) for step in steps]
+        assert all(max(x.numel(), y.numel()) <= 64 for x, y, _ in seen)
+        found = sorted(tuple(r) for x, _, _ in seen for r in unpadded(x))
+        assert found == sorted(tuple(r) for r in unpadded(everything(TEXTS.train.source)))
+
+
+def everything(side: Any) -> torch.Tensor:
+    return side.padded(torch.arange(len(side)))
+
+
+def unpadded(rows: torch.Tensor) -> list[list[int]]:
+    return [[n for n in row if n != PAD] for row in rows.tolist()]
+
+
+def test_batches_depend_on_seed_and_step_alone_and_change_with_the_epoch() -> None:
+    one, two = (SentenceBatches(TEXTS.train, size=64, seed=3) for _ in range(2))
+    n = one.per_epoch
+    later = [two.at(step) for step in reversed(range(2 * n))][::-1]
+    for step in range(2 * n):
+        assert all(map(torch.equal, one.at(step), later[step]))
+    members = [{tuple(r) for r in unpadded(x)} for x, _, _ in later]
+    assert {frozenset(m) for m in members[:n]} != {frozenset(m) for m in members[n:]}
+    assert not all(map(torch.equal, later[0], SentenceBatches(TEXTS.train, 64, seed=4).at(0)))
+
+
+def test_another_batch_has_none_of_the_sentences() -> None:
+    side = Sequences.of([[i + 4] * (1 + i % 3) for i in range(40)])  # each with a number of its own
+    batches = SentenceBatches(Pairs(side, side, [], []), size=8, seed=3)
+    for step in range(2 * batches.per_epoch):
+        mine = {row[0] for row in unpadded(batches.at(step)[0])}
+        other = {row[0] for row in unpadded(batches.other(step, 1.0)[0])}
+        assert mine
+        assert other
+        assert not mine & other
+
+
+def test_processes_share_a_batch_and_its_pieces() -> None:
+    """The mean over processes of their means is the loss of the whole batch."""
+    model = a_model()
+    parts = [batches_of(96, rank=rank, world=2) for rank in range(2)]
+    for step in range(4):
+        losses = [sentence_losses(model, *part.at(step)).mean() for part in parts]
+        rows = torch.cat([part._share(part._at(step)) for part in parts])
+        whole = mean_over_pieces(model, rows)
+        assert (losses[0] + losses[1]).item() / 2 == pytest.approx(whole.item(), rel=1e-12)
+
+
+def mean_over_pieces(model: Transformer, rows: torch.Tensor) -> torch.Tensor:
+    """Written out: sentence by sentence, without padding."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for row in rows:
+        source = TEXTS.train.source.padded(row[None])
+        target = TEXTS.train.target.padded(row[None])
+        before = torch.cat((torch.tensor([[BEGIN]]), target[:, :-1]), 1)
+        scores = log_softmax(model(source, before)[0], 1)
+        total = total - scores[torch.arange(target.shape[1]), target[0]].sum()
+        count += target.shape[1]
+    return total / count
+
+
+# -- losses ---------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_a_batch_is_the_mean_over_its_pieces() -> None:
+    model, batches = a_model(), batches_of(200)
+    found = sentence_losses(model, *batches.at(0)).mean()
+    assert found.item() == pytest.approx(mean_over_pieces(model, batches._at(0)).item(), rel=1e-12)
+
+
+def test_smoothing_is_that_of_torch_over_all_pieces() -> None:
+    model, (source, target, weights) = a_model(), batches_of(200).at(0)
+    before = torch.cat((torch.full_like(target[:, :1], BEGIN), target[:, :-1]), 1)
+    logits = model(source, before).flatten(0, 1)
+    right = cross_entropy(logits, target.flatten(), ignore_index=PAD, label_smoothing=0.1)
+    found = sentence_losses(model, source, target, weights, smoothing=0.1).mean()
+    assert found.item() == pytest.approx(right.item(), rel=1e-12)
+
+
+def test_chunks_weighted_by_their_sentences_give_the_loss_of_the_batch() -> None:
+    """What m-SAM relies on: a chunk has no scale of its own."""
+    model, batches = a_model(), batches_of(200)
+
+    def losses(*tensors: torch.Tensor) -> torch.Tensor:
+        return sentence_losses(model, *tensors)
+
+    whole = Pass(losses, model.zero_grad, torch.Tensor.backward, batches.at(0))
+    chunks = whole.split(7)
+    shares = sum(chunk.loss().item() * len(chunk) for chunk in chunks) / len(whole)
+    assert len({len(chunk) for chunk in chunks}) == 2  # the last is smaller
+    assert shares == pytest.approx(whole.loss().item(), rel=1e-12)
+
+
+def test_padding_says_nothing() -> None:
+    model, (source, target, weights) = a_model(), batches_of(200).at(0)
+    wider = [torch.cat((x, torch.full((len(x), 3), PAD)), 1) for x in (source, target)]
+    once = sentence_losses(model, source, target, weights)
+    torch.testing.assert_close(sentence_losses(model, *wider, weights), once, rtol=1e-12, atol=0)
+
+
+def test_the_paper_s_transformer_has_as_many_weights_as_fairseq_s() -> None:
+    """fairseq counts 39,469,056 for its dictionaries of 8,848 and 6,632 entries."""
+    with torch.device("meta"):
+        model = build("transformer-iwslt", source=8848, target=6632, seed=None)
+    assert sum(p.numel() for p in model.parameters()) == 39_469_056
+    assert len(model.encoder) == len(model.decoder) == 6
+
+
+# -- the loop -------------------------------------------------------------------------------------
+
+
+def weights(store: Store, run: Run) -> dict[str, torch.Tensor]:
+    state = store.folder(run.id).load("weights.pt")
+    assert state is not None
+    return state["model"]
+
+
+@pytest.mark.parametrize("stop", [1, 5])
+def test_a_stopped_run_ends_as_if_it_had_not_been(stop: int, tmp_path: Path) -> None:
+    run = a_run()
+    whole, torn = Store(tmp_path / "whole"), Store(tmp_path / "torn")
+    result = train(run, whole, CPU)
+    with pytest.raises(Stopped):
+        train(run, torn, CPU, lambda step, total: step < stop)
+    again = train(run, torn, CPU)
+    for name, value in weights(whole, run).items():
+        assert torch.equal(value, weights(torn, run)[name]), name
+    assert again["last"] == result["last"]
+    assert result["last"]["test_perplexity"] == pytest.approx(math.exp(result["last"]["test_loss"]))
+    assert again["cost"] == result["cost"] == 2 * result["steps"]
+
+
+def test_perplexity_is_of_pieces_without_smoothing(tmp_path: Path) -> None:
+    training = Training(a_run(), CPU, CPU.fabric("32-true"))
+    material, model = training.material, training.bare.eval()
+    found = material.told("test", material.sums(model, material.test))
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for source, target in material.test.chunks():
+            before = torch.cat((torch.full_like(target[:, :1], BEGIN), target[:, :-1]), 1)
+            logits = model(source, before).flatten(0, 1)
+            total += float(cross_entropy(logits, target.flatten(), ignore_index=0, reduction="sum"))
+            count += int((target != PAD).sum())
+    assert found["test_loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"data": "multi30k", "model": "resnet8"}, "are sentences, which resnet8 cannot learn"),
+        ({"data": "digits", "model": "transformer-small"}, "are images, which transformer-small"),
+        ({"data": "multi30k", "model": "transformer-small", "wrong": 0.5}, "wrong means nothing"),
+        ({"data": "digits", "pieces": 4000}, "pieces means nothing for images"),
+        ({"data": "multi3k"}, "Did you mean 'multi30k'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(table: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Task.of(table)
+
+
+def test_a_loss_for_images_is_refused() -> None:
+    with pytest.raises(ValueError, match="SAF is a loss for images"):
+        Training(a_run({"name": "SAF"}), CPU, CPU.fabric("32-true"))
