@@ -1,4 +1,4 @@
-"""Images as what a run is trained on: batches of pixels and labels, a loss for each, accuracy."""
+"""Images to train on: batches of pixels and labels, a loss for each, accuracy."""
 
 from __future__ import annotations
 

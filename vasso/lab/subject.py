@@ -196,24 +196,25 @@ def of_run(
     training = Training(run, how, how.fabric(run.task.precision))
     if not isinstance(training.material, Pictures):
         raise ValueError(f"{folder.id} is trained on sentences: only runs on images can be probed")
+    pictures = training.material
     load_model(training.bare, weights["model"])
     if run.task.reestimate:
         _estimate_anew(training)
-    size = min(amount.batch_size or run.task.batch, len(training.batches.y) // 4)
-    kept, pool = _parted(training.batches, size, amount.others)
-    drawn = Drawn(training.batches, pool, size, amount.batches)
-    others = list(Drawn(training.batches, kept, size, len(kept) // size))
+    size = min(amount.batch_size or run.task.batch, len(pictures.batches.y) // 4)
+    kept, pool = _parted(pictures.batches, size, amount.others)
+    drawn = Drawn(pictures.batches, pool, size, amount.batches)
+    others = list(Drawn(pictures.batches, kept, size, len(kept) // size))
     every = torch.cat([kept, pool])
     most = min(len(every) // size, 4 * amount.batches)
     about = {"kind": "run", "run": run.in_full(), "certificate": folder.settings["certificate"]}
     return Subject(
         name=folder.id,
         model=training.bare,
-        loss_fn=lambda output, y: training.material.criterion(output, y).mean(),
+        loss_fn=lambda output, y: pictures.criterion(output, y).mean(),
         batches=drawn,
         count=amount.batches,
         others=others,
-        everything=Drawn(training.batches, every, size, most),
+        everything=Drawn(pictures.batches, every, size, most),
         still=_still(training, amount.samples, size),
         rho=_radius(training.optimizer),
         about=about,
@@ -225,7 +226,9 @@ def _estimate_anew(training: Any) -> None:
     from torch.optim.swa_utils import update_bn
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        update_bn((training.batches.place(x) for x, _ in training.material.seen.chunks()), training.bare)
+        update_bn(
+            (training.batches.place(x) for x, _ in training.material.seen.chunks()), training.bare
+        )
 
 
 def _parted(batches: Batches, size: int, others: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Sentences as what a run is trained on: batches of pieces, a loss for each sentence, perplexity."""
+"""Sentences to train on: batches of pieces, a loss for each sentence, perplexity."""
 
 from __future__ import annotations
 
