@@ -76,7 +76,9 @@ def opened(browser: Any, file: Path) -> Iterator[Any]:
     def begin(size: str = "desktop", scheme: str = "light", path: Path = file) -> Any:
         width, height = SIZES[size]
         view = {"width": width, "height": height}
-        contexts.append(browser.new_context(viewport=view, color_scheme=scheme))
+        contexts.append(
+            browser.new_context(viewport=view, color_scheme=scheme, reduced_motion="reduce")
+        )
         page = contexts[-1].new_page()
         page.set_default_timeout(PATIENCE)
         page.on("console", lambda m: m.type == "error" and troubles.append(m.text))
@@ -135,7 +137,10 @@ def test_points_tell_their_values(opened: Any, found: Findings) -> None:
     (noise,) = (a.section for a in found.answered if a.section.study.name == "label-noise")
     cell = next(c for c in noise.cells if c.n and c.variant == "SAM")
     name = f"SAM, ρ={cell.rho:g}: {cell.estimate('last').value:.2f}"
-    page.locator(f'.point[data-tip^="{name}"]').first.hover(force=True)
+    point = page.locator(f'.point[data-tip^="{name}"]').first
+    point.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)  # scrolling hides what is told
+    point.hover(force=True)
     tip = page.locator("#tip")
     assert tip.is_visible()
     assert "SAM, ρ=" in tip.inner_text()
