@@ -147,7 +147,11 @@ class Curvature(ABC):
 
 
 class Hessian(Curvature):
-    """H v = d/dw <df/dw, v>: the derivative of the gradient, by a second backward pass."""
+    """H v = d/dw <df/dw, v>: the derivative of the gradient, by a second backward pass.
+
+    Every operation of the model has to be differentiable twice. One whose backward is marked
+    `once_differentiable` ends autograd's graph without an error, and its curvature is missing.
+    """
 
     def _graph(self, batch: Any) -> list[Tensor]:
         loss = loss_of(self.model, self.loss_fn, batch)
