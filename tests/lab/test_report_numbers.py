@@ -181,6 +181,12 @@ def test_the_paper_s_scale_is_found_too_and_runs_of_no_study_are_shown() -> None
     assert found[1].cells[0].n == 3
 
 
+def test_a_study_of_something_else_is_not_judged_by_accuracy() -> None:
+    found = sections_of(contents(runs_of("translation")[:3]))
+    assert [s.anchor for s in found] == ["other-runs"]
+    assert found[0].counts()["finished"] == 3
+
+
 def test_methods_of_one_name_are_told_apart() -> None:
     runs = [*some("SAM", 0.1), *(r.changed({"lr": 0.2}) for r in some("SAM", 0.1))]
     (found,) = sections_of(contents(runs))

@@ -12,10 +12,12 @@ from vasso.lab import study as studies
 from vasso.lab.methods import Method
 from vasso.lab.report.cells import Cell, cells_of, key_of, variant
 from vasso.lab.report.reading import Contents, Trained
-from vasso.lab.study import MEASURES, Scale, Study
+from vasso.lab.study import Scale, Study
 from vasso.lab.tasks import Task
 
 OTHER = "other-runs"
+COMPARED = "accuracy"
+"""Studies that measure something else are not judged by it; their runs are shown apart."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,8 @@ def sections_of(contents: Contents, chosen: Iterable[str] = ()) -> list[Section]
     loaded = [studies.load(name) for name in named] or shipped()
     found = [_section(s, s.at(scale), there) for s in loaded for scale in s.scales]
     shown = [section for section in found if any(c.finished or c.under_way for c in section.cells)]
-    rest = _of_no_study(there, found) if every else None
-    compared = [section for section in shown if section.study.measure in MEASURES]
+    compared = [section for section in shown if section.study.measure == COMPARED]
+    rest = _of_no_study(there, compared) if every else None
     return [*compared, *([rest] if rest else [])]
 
 
@@ -149,7 +151,7 @@ def _of_no_study(there: list[Trained], found: list[Section]) -> Section | None:
     rest = [trained for trained in there if key_of(trained.run) not in known]
     if not rest:
         return None
-    question = "What else is in this store? Runs that belong to no study."
+    question = "What else is in this store? Runs of no study above, by their accuracy."
     study = Study(OTHER, "Other runs", question, "", "accuracy", (), {})
     runs = tuple(trained.run for trained in rest)
     return _section(study, Scale("", "", (), runs, {}), rest)
