@@ -88,7 +88,7 @@ class Looker:
     ) -> None:
         self.training, self.write = training, write
         self.epochs, self.places, self.count, self.still = epochs, places, others, still
-        criterion = training.criterion
+        criterion = training.run.task.criterion
         self.loss = lambda output, y: criterion(output, y).mean()
 
     def when(self, step: int) -> bool:
