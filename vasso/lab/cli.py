@@ -27,6 +27,7 @@ from vasso.lab.runs import Run
 from vasso.lab.settings import assignments, name_of
 from vasso.lab.store import Store, StoreError
 from vasso.lab.tasks import NotThereYetError, prepare_data
+from vasso.lab.translate_command import Translate
 from vasso.lab.usage import UsageError, say, usage
 from vasso.parts import Range
 
@@ -437,6 +438,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "report": Report,
     "export": Export,
     "probe": Probe,
+    "translate": Translate,
 }
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from vasso.lab.measures import Noise, Settings, Spread
+from vasso.lab.measures import Noise, Settings, Spectrum, Spread
+from vasso.lab.translation.bleu import Bleu
 
 Row = dict[str, Any]
 
@@ -24,10 +25,8 @@ def table(settings: Settings, rows: Sequence[Row]) -> Table:
     Returns:
         For a console.
     """
-    if isinstance(settings, Spread):
-        lines = list(_spread(rows))
-    else:
-        lines = list(_noise(rows) if isinstance(settings, Noise) else _spectrum(rows))
+    shown = {Spread: _spread, Noise: _noise, Bleu: _bleu, Spectrum: _spectrum}[type(settings)]
+    lines = list(shown(rows))
     found = Table(box=box.SIMPLE_HEAD)
     for title in lines[0]:
         found.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
@@ -73,6 +72,18 @@ def _spectrum(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
             **{key: f"{row[key]:.4g}" for key in values},
             "residual": f"{worst:.1g}",
             "images": f"{row['samples']:g}",
+        }
+
+
+def _bleu(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
+    for row in rows:
+        yield {
+            **_named(row),
+            "BLEU": f"{row['bleu']:.2f}",
+            "detokenised": f"{row['detokenised']:.2f}",
+            "perplexity": f"{row['perplexity']:.3f}",
+            "length": f"{row['length_ratio']:.3f}",
+            "sentences": f"{row['sentences']}",
         }
 
 

@@ -2,6 +2,7 @@
 
     store/<run id>/spectrum.json        beside the run it was measured of
     store/<run id>/noise.json
+    store/<run id>/bleu.json
     store/measured-spread-<hash>/spread.json    what has no run
 
 A file holds its settings: what is there with the same ones is not measured again, and what was
@@ -30,6 +31,7 @@ from vasso.lab.measures import Noise, Settings, Spectrum, Spread
 from vasso.lab.pixels import examples_of
 from vasso.lab.runs import Run
 from vasso.lab.store import FORMAT, Folder, Store, StoreError
+from vasso.lab.translation.bleu import Bleu, of_run
 
 Row: TypeAlias = dict[str, Any]
 
@@ -63,6 +65,11 @@ def measure(
         folder = store.folder(run.id)
         if isinstance(settings, Noise):
             rows += noise(run, folder)
+            continue
+        if isinstance(settings, Bleu):
+            if folder.measurement("bleu", asdict(settings)) is None:
+                tell(f"translations of run {number} of {len(runs)}: {run.id}")
+            rows += bleu(settings, run, folder, data, device)
             continue
         if folder.measurement("spectrum", asdict(settings)) is None:
             tell(f"Hessian of run {number} of {len(runs)}: {run.id}")
@@ -122,6 +129,33 @@ def noise(run: Run, folder: Folder) -> list[Row]:
         return [{**_named(run), "epoch": line["epoch"] - 1, **line["snr"]} for line in lines]
 
     return _kept(folder, "noise", {}, make)
+
+
+# -- translations ----------------------------------------------------------------------------------
+
+
+def bleu(
+    settings: Bleu, run: Run, folder: Folder, data: Path | None, device: torch.device | str
+) -> list[Row]:
+    """How good the translations of a run are, and its perplexity in validation.
+
+    Args:
+        settings: how they are made.
+        run: a finished run.
+        folder: its place.
+        data: where data are.
+        device: where they are made.
+
+    Returns:
+        One row.
+    """
+
+    def make() -> list[Row]:
+        last = (folder.result or {}).get("last", {})
+        perplexity = {"perplexity": last.get("validation_perplexity")}
+        return [{**_named(run), **of_run(settings, run, folder, data, device), **perplexity}]
+
+    return _kept(folder, "bleu", asdict(settings), make)
 
 
 # -- the Hessian where training ended --------------------------------------------------------------

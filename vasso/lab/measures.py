@@ -5,6 +5,7 @@
 | spread of adversaries in three dimensions | `Spread` | nothing is trained |
 | signal-to-noise ratio | `Noise`: none, the task's `snr` asks for it | as training goes |
 | Hessian spectrum | `Spectrum` | the weights at the end of each run |
+| BLEU | `vasso.lab.translation.bleu.Bleu` | likewise, on the test sentences |
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any, TypeAlias
 
 from vasso.lab.runs import Run
 from vasso.lab.settings import filled
+from vasso.lab.translation.bleu import Bleu
 from vasso.parts import Range
 
 SPREAD = "spread of adversaries in three dimensions"
 NOISE = "signal-to-noise ratio"
 SPECTRUM = "Hessian spectrum"
+BLEU = "BLEU"
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,13 @@ class Spectrum:
         Range(above=0).check("tolerance", self.tolerance)
 
 
-Settings: TypeAlias = Spread | Noise | Spectrum
-MEASURES: Mapping[str, type[Settings]] = {SPREAD: Spread, NOISE: Noise, SPECTRUM: Spectrum}
+Settings: TypeAlias = Spread | Noise | Spectrum | Bleu
+MEASURES: Mapping[str, type[Settings]] = {
+    SPREAD: Spread,
+    NOISE: Noise,
+    SPECTRUM: Spectrum,
+    BLEU: Bleu,
+}
 
 
 def settings_of(

@@ -33,7 +33,7 @@ from vasso.lab.settings import name_of, nearest
 from vasso.lab.tasks import NotThereYetError, Task
 
 SCALES = ("paper", "cpu")
-MEASURES = ("accuracy", "BLEU")
+MEASURES = ("accuracy",)
 """What the result of a run tells by itself; the rest is in `vasso.lab.measures`."""
 _STUDY = {"title", "question", "shows", "measure", "known", *SCALES}
 _SCALE = {"about", "open", "seeds", "task", "method", "grid", "measurement"}

@@ -179,7 +179,8 @@ class DecoderLayer(nn.Module):
         """The layer's output.
 
         Args:
-            x: N x T x width; with a past, the newest place alone.
+            x: N x T x width; with a past, the newest place alone, of several translations of each
+                sentence, one after the other.
             source: `to_source.of` what the encoder says.
             seen: which of its places hold pieces.
             past: keys and values of earlier places.
@@ -191,7 +192,8 @@ class DecoderLayer(nn.Module):
         if past is not None:
             own = torch.cat((past[0], own[0]), 2), torch.cat((past[1], own[1]), 2)
         x = self.attended(x, self.attention(x, own, causal=past is None))
-        x = self.read(x, self.to_source(x, source, seen))
+        asked = x.reshape(len(source[0]), -1, x.shape[-1])  # translations of a sentence ask at once
+        x = self.read(x, self.to_source(asked, source, seen).view(x.shape))
         return self.fed(x, self.feed_forward(x)), own
 
 
@@ -307,14 +309,15 @@ class Transformer(nn.Module):
         """Scores of what comes next, from the newest piece and what is remembered.
 
         Args:
-            newest: one piece for each sentence, N.
+            newest: one piece for each translation; of several translations of a sentence one after
+                the other.
             place: its place, from 0.
             there: what `there` gave.
             seen: what `attended` gave.
             past: what the step before gave; None in each layer at place 0.
 
         Returns:
-            N x target; and what is to be remembered.
+            A row for each translation; and what is to be remembered.
         """
         x, now = self.target(newest[:, None], place), []
         for layer, source, before in zip(self.decoder, there, past, strict=True):

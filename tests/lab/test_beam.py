@@ -1,0 +1,154 @@
+"""Beam search: against every sentence there is, without its memory, and by its definition."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from tests.lab import tiny_texts
+from vasso.lab.cli import main
+from vasso.lab.measurements import measure
+from vasso.lab.runs import Run
+from vasso.lab.store import Store
+from vasso.lab.train import train
+from vasso.lab.training import How
+from vasso.lab.translation.beam import Search, translations
+from vasso.lab.translation.bleu import Bleu, scores, translated
+from vasso.lab.translation.pieces import BEGIN, END, PAD, UNKNOWN
+from vasso.lab.translation.transformer import Size, Transformer
+
+SOURCE = torch.tensor([[5, 6, 4, 2], [7, 4, 2, 0], [6, 2, 0, 0]])
+
+
+def a_model(target: int = 6, seed: int = 0, layers: int = 2) -> Transformer:
+    """Sharp enough that the answer depends on the source."""
+    torch.manual_seed(seed)
+    model = Transformer(Size(layers, 16, 24, heads=2), 8, target, dropout=0.3).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.5)
+    return model
+
+
+def log_probability(model: Transformer, source: torch.Tensor, pieces: list[int]) -> float:
+    """By one pass over the whole translation."""
+    model.eval()
+    said = torch.tensor([[BEGIN, *pieces]])
+    with torch.no_grad():
+        found = model(source[None][:, source != PAD], said)[0].log_softmax(1)
+    wanted = torch.tensor([*pieces, END])
+    return float(found[torch.arange(len(wanted)), wanted].sum())
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_wide_beam_finds_what_exhaustive_search_finds(penalty: float, seed: int) -> None:
+    """All 1 + 3 + 9 + 27 translations of up to three pieces: all of them, in the right order."""
+    model = a_model(seed=seed)
+    choices = [UNKNOWN, 4, 5]
+    every = [list(p) for n in range(4) for p in itertools.product(choices, repeat=n)]
+    found = translations(model, SOURCE, Search(beam=40, length_penalty=penalty), longest=4)
+    for source, some in zip(SOURCE, found, strict=True):
+        right = {tuple(p): log_probability(model, source, p) for p in every}
+        scored = {p: total / (len(p) + 1) ** penalty for p, total in right.items()}
+        assert [tuple(t.pieces) for t in some] == sorted(scored, key=lambda p: -scored[p])
+        for t in some:
+            assert t.log_probability == pytest.approx(right[tuple(t.pieces)], abs=1e-12)
+            assert t.score == pytest.approx(scored[tuple(t.pieces)], abs=1e-12)
+
+
+@pytest.mark.parametrize("beam", [1, 3, 5])
+def test_memory_changes_nothing(beam: int) -> None:
+    model = a_model(target=24)
+    cached = translations(model, SOURCE, Search(beam))
+    replayed = translations(model, SOURCE, Search(beam, cached=False))
+    assert [[t.pieces for t in some] for some in cached] == [
+        [t.pieces for t in some] for some in replayed
+    ]
+    pairs = zip(itertools.chain(*cached), itertools.chain(*replayed), strict=True)
+    assert all(a.log_probability == pytest.approx(b.log_probability, abs=1e-11) for a, b in pairs)
+
+
+def test_a_beam_of_one_is_greedy() -> None:
+    model = a_model(target=24).eval()
+    for source, some in zip(SOURCE, translations(model, SOURCE, Search(1)), strict=True):
+        said = [BEGIN]
+        with torch.no_grad():
+            while said[-1] != END and len(said) < 18:
+                following = model(source[None], torch.tensor([said]))[0, -1].log_softmax(0)
+                following[[PAD, BEGIN]] = -torch.inf
+                said.append(int(following.argmax()))
+        last = said[1:-1] if said[-1] == END else said[1:18]
+        assert some[0].pieces == last
+
+
+def test_a_sentence_is_translated_alike_in_any_company() -> None:
+    model = a_model(target=24)
+    together = translations(model, SOURCE, Search(4), longest=12)
+    for source, some in zip(SOURCE, together, strict=True):
+        alone = translations(model, source[None][:, source != PAD], Search(4), longest=12)[0]
+        assert [t.pieces for t in some] == [t.pieces for t in alone]
+
+
+def test_dropout_is_off_and_the_model_left_as_it_was() -> None:
+    model = a_model(target=24).train()
+    once, again = (translations(model, SOURCE, Search(2)) for _ in range(2))
+    assert once == again
+    assert model.training
+
+
+def test_translations_come_in_the_order_of_the_sentences() -> None:
+    model, texts = a_model(target=24), tiny_texts.texts()
+    model = tiny_texts.model(len(texts.source), len(texts.target), seed=0)
+    rows = torch.tensor([3, 1, 4, 15, 9])
+    found = translated(model, texts.test.source, rows, Search(2))
+    for row, pieces in zip(rows, found, strict=True):
+        source = texts.test.source.padded(row[None])
+        assert translated(model, texts.test.source, row[None], Search(2)) == [pieces]
+        assert len(pieces) <= 2 * source.shape[1] + 10
+
+
+def test_bleu_is_of_tokens_and_of_text_put_together() -> None:
+    """By hand: 5 of 6 words, 3 of 5 pairs, 2 of 4 triples, 1 of 3 fours, no brevity penalty."""
+    said, right = "the black cat sat on mats", "the black cat sat by mats"
+    by_hand = 100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25
+    assert scores([said], [right], [right.upper()])["bleu"] == pytest.approx(by_hand)
+    both = scores(["it &apos;s a red dog ."], ["it &apos;s a red dog ."], ["It's a red dog."])
+    assert both["bleu"] == both["detokenised"] == pytest.approx(100)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Store]:
+    task = {"data": "tests.lab.tiny_texts:texts", "model": "tests.lab.tiny_texts:model"}
+    method: dict[str, Any] = {"name": "AdamW", "lr": 5e-3, "schedule": "constant"}
+    run = Run.of({"task": {**task, "batch": 400, "epochs": 2}, "method": method})
+    store = Store(tmp_path_factory.mktemp("store"))
+    train(run, store, How(accelerator="cpu", checkpoint_seconds=1e9))
+    return run, store
+
+
+def test_bleu_is_measured_of_stored_weights_and_kept(trained: tuple[Run, Store]) -> None:
+    run, store = trained
+    (row,) = measure(Bleu(beam=2, sentences=10), [run], store)
+    assert row["sentences"] == 10
+    assert 0 <= row["bleu"] <= 100
+    asked = {"beam": 2, "length_penalty": 1.0, "sentences": 10}
+    assert store.folder(run.id).measurement("bleu", asked) == [row]
+
+
+def test_the_command_translates(trained: tuple[Run, Store], capsys: Any) -> None:
+    run, store = trained
+    with pytest.raises(SystemExit) as ended:
+        main(["translate", run.id, "Rot und blau", "Ein Hund", "--store", str(store.root)])
+    assert ended.value.code == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_command_says_what_is_missing(trained: tuple[Run, Store], capsys: Any) -> None:
+    run, store = trained
+    for words in ([run.id, " "], ["nothing", "Hund"], [run.id]):
+        with pytest.raises(SystemExit) as ended:
+            main(["translate", *words, "--store", str(store.root)])
+        assert ended.value.code == 2
+    assert "empty sentence" in capsys.readouterr().err
