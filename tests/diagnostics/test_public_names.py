@@ -1,9 +1,11 @@
 """The public names of the diagnostics: there, documented, typed, and free until used."""
 
 import ast
+import doctest
 import inspect
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,22 @@ def test_a_public_name_is_there_and_documented(name: str) -> None:
     assert found.__name__ == name
     assert inspect.getdoc(found)
     assert name in dir(diagnostics)
+
+
+def functions() -> list[str]:
+    """Public functions, also those that share the name of their module."""
+    named = [n for n in diagnostics.__all__ if inspect.isfunction(getattr(diagnostics, n))]
+    places = [f"{getattr(diagnostics, name).__module__}.{name}" for name in named]
+    return [*places, *(f"vasso.diagnostics.{n}.{n}" for n in ("snr", "friendliness", "sharpness"))]
+
+
+@pytest.mark.parametrize("place", functions())
+def test_a_public_function_shows_how_it_is_called(place: str) -> None:
+    """The example is run where modules are tested; here it is there, and calls the function."""
+    module, _, name = place.rpartition(".")
+    found = getattr(import_module(module), name)
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(found) or "")
+    assert any(f"{name}(" in example.source for example in examples), place
 
 
 def test_readers_of_types_are_told_the_same_names() -> None:

@@ -113,6 +113,15 @@ def spectral_density(
 
     Raises:
         ValueError: fewer than two probes, or no step.
+
+    Example:
+        >>> import torch
+        >>> from vasso.diagnostics.products import Hessian
+        >>> model = torch.nn.Linear(2, 1, bias=False).double()
+        >>> batches = [(torch.diag(torch.tensor([1.0, 3.0])).double(), torch.zeros(2, 1).double())]
+        >>> found = spectral_density(Hessian(model, torch.nn.MSELoss(), batches))
+        >>> np.sort(found.nodes[0]).round(6).tolist()
+        [1.0, 9.0]
     """
     if probes < 2 or steps < 1:
         raise ValueError(f"needs probes >= 2 and steps >= 1, got {probes} and {steps}")

@@ -85,6 +85,13 @@ def friendliness_of(
 
     Raises:
         ValueError: a radius is 0.
+
+    Example:
+        >>> from vasso.diagnostics.radius import Rises
+        >>> others = np.array([[[0.1], [-0.1]], [[0.2], [0.2]]])  # of 2 on 2 batches
+        >>> (found,) = friendliness_of(Rises((0.1,), np.array([[0.4], [0.4]]), others))
+        >>> found.own_gain.value, found.carried.value, found.rate.value
+        (4.0, 0.25, 0.25)
     """
     if not all(rho > 0 for rho in rises.rhos):
         raise ValueError(f"gains are per rho, which must be above 0, got {list(rises.rhos)}")
@@ -134,6 +141,17 @@ def friendliness(
 
     Returns:
         Gains and rate.
+
+    Example:
+        >>> import torch
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> nn.init.constant_(model.weight, 0.5) is model.weight
+        True
+        >>> x = torch.ones(1, 1)
+        >>> batches, others = [(x, 0 * x)] * 2, [(x, x), (x, -x)]  # the loss is (w - y)^2
+        >>> found = friendliness(model, nn.MSELoss(), batches, others, rho=0.1)
+        >>> found.rate.value  # towards larger w, which the batch with y = 1 likes
+        0.5
     """
     with objective(model, loss_fn, batches, others, batchnorm=batchnorm, dropout=dropout) as f:
         made = adversaries_of(f, batches, theta, adversaries)

@@ -144,6 +144,14 @@ def slice_1d(
 
     Raises:
         ValueError: there are fewer than two values, or no batches.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> nn.init.constant_(model.weight, 1.0) is model.weight
+        True
+        >>> batches = [(torch.ones(1, 1), torch.zeros(1, 1))]  # the loss is w^2, and |d| = |w|
+        >>> slice_1d(model, nn.MSELoss(), batches, at=[-1, 0, 1]).losses.round(4).tolist()
+        [4.0, 1.0, 0.0]
     """
     steps = _steps("at", at)
     home, d = _home(model), direction(model, seed)
@@ -175,6 +183,13 @@ def slice_2d(
 
     Raises:
         ValueError: the seeds are equal, there are fewer than two values, or no batches.
+
+    Example:
+        >>> model = nn.Linear(4, 2)
+        >>> batches = [(torch.ones(3, 4), torch.zeros(3, 2))]
+        >>> found = slice_2d(model, nn.MSELoss(), batches, across=[-1, 0, 1], along=[0, 1])
+        >>> found.losses.shape, found.samples
+        ((3, 2), 3)
     """
     if seeds[0] == seeds[1]:
         raise ValueError(f"seeds must differ, or the plane is a line, got {seeds}")
@@ -213,6 +228,15 @@ def interpolation(
     Raises:
         ValueError: the two differ in names or shapes, there are fewer than two values, or no
             batches.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> start, end = {"weight": -torch.ones(1, 1)}, {"weight": torch.ones(1, 1)}
+        >>> def loss(out, y):  # minima at w = -1 and w = 1
+        ...     return (out.square() - 1).square().mean()
+        >>> found = interpolation(model, start, end, loss, [(torch.ones(1, 1), torch.zeros(1))])
+        >>> round(found.barrier, 4)
+        1.0
     """
     mine = plain(model).state_dict()
     for name, state in (("start", start), ("end", end)):

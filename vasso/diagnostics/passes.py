@@ -338,6 +338,15 @@ def objective(
 
     Raises:
         ValueError: no weight requires a gradient.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> nn.init.constant_(model.weight, 1.0) is model.weight
+        True
+        >>> batch = torch.ones(1, 1), torch.zeros(1, 1)
+        >>> with objective(model, nn.MSELoss()) as f:  # w^2
+        ...     f.loss(batch), f.loss(batch, [torch.ones(1, 1)]), f.gradient(batch)
+        (1.0, 4.0, [tensor([[2.]])])
     """
     checks.one_of("batchnorm", batchnorm, "batch", "running")
     model = plain(model)

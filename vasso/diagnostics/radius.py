@@ -329,6 +329,17 @@ def rise_curve(
 
     Returns:
         The curve.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> nn.init.constant_(model.weight, 1.0) is model.weight
+        True
+        >>> batches = [(torch.ones(1, 1), torch.zeros(1, 1))] * 3  # the loss is w^2
+        >>> curve = rise_curve(model, nn.MSELoss(), batches, batches, [0.25, 0.5])
+        >>> [round(rise.value, 4) for rise in curve.own]  # 2 rho + rho^2
+        [0.5625, 1.25]
+        >>> round(curve.radius_at(1.25).value, 4)
+        0.5
     """
     with objective(model, loss_fn, batches, others, batchnorm=batchnorm, dropout=dropout) as f:
         made = adversaries_of(f, batches, theta, adversaries)
@@ -362,6 +373,15 @@ def rise_along(
 
     Returns:
         The curve.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> nn.init.constant_(model.weight, 1.0) is model.weight
+        True
+        >>> batch = torch.ones(1, 1), torch.zeros(1, 1)  # the loss is w^2
+        >>> downhill = [([torch.tensor([[-3.0]])], batch)]
+        >>> rise_along(model, nn.MSELoss(), downhill, [batch], [0.5]).own[0].value
+        -0.75
     """
     settings: dict[str, Any] = {"params": params, "batchnorm": batchnorm, "dropout": dropout}
     with objective(model, loss_fn, others, **settings) as f:

@@ -385,6 +385,15 @@ def average_sharpness(
 
     Raises:
         ValueError: a setting is out of range.
+
+    Example:
+        >>> model = nn.Linear(3, 1, bias=False)
+        >>> nn.init.zeros_(model.weight) is model.weight
+        True
+        >>> batches = [(torch.eye(3) * 3**0.5, torch.zeros(3, 1))]  # ||w||^2: it rises by 3 rho^2
+        >>> found = average_sharpness(model, nn.MSELoss(), batches, rho=0.5).sharpness
+        >>> found.low < 0.75 < found.high
+        True
     """
     _check(rho, norm, None)
     if draws < 2:

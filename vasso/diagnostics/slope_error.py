@@ -163,6 +163,13 @@ class ErrorMeter:
     Args:
         full: the true gradient.
         theta: of the slope.
+
+    Example:
+        >>> meter = ErrorMeter([torch.tensor([2.0])], theta=1.0)
+        >>> for g in (1.0, 3.0, 3.0):
+        ...     meter.add([torch.tensor([g])])
+        >>> print(meter.result().mse)
+        1 [1, 1]
     """
 
     def __init__(self, full: Sequence[Tensor], theta: float) -> None:
@@ -252,6 +259,15 @@ def slope_errors(
 
     Raises:
         ValueError: `full` does not fit the weights.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> x = torch.ones(1, 1)  # the gradient of (w - y)^2 / 2 is w - y
+        >>> batches = [(x, model.weight.detach() - g) for g in (1.0, 3.0) * 10]
+        >>> loss = lambda out, y: (out - y).square().mean() / 2
+        >>> found = slope_errors(model, loss, batches, [2 * x], thetas=(1.0, 0.4))
+        >>> [round(error.mse.value, 2) for error in found]  # 0.25^2, as g alternates
+        [1.0, 0.06]
     """
     meters = [ErrorMeter(full, theta) for theta in thetas]
     with objective(model, loss_fn, batches, batchnorm=batchnorm, dropout=dropout) as f:

@@ -197,6 +197,14 @@ def snr(
 
     Returns:
         The estimates.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> x = torch.ones(1, 1)  # the gradient of (w - y)^2 / 2 is w - y
+        >>> batches = [(x, model.weight.detach() - g) for g in (1.0, 2.0, 3.0)]
+        >>> found = snr(model, lambda out, y: (out - y).square().mean() / 2, batches)
+        >>> round(found.noise.value, 4), round(found.signal.value, 4)  # 4 - 1 / 3
+        (1.0, 3.6667)
     """
     meter, size, left_out = SnrMeter(), None, 0
     with objective(model, loss_fn, batches, batchnorm=batchnorm, dropout=dropout) as f:

@@ -96,6 +96,15 @@ def hutch_plus_plus(curvature: Curvature, products: int = 30, *, seed: int = 0) 
 
     Raises:
         ValueError: fewer than six products.
+
+    Example:
+        >>> import torch
+        >>> from vasso.diagnostics.products import Hessian
+        >>> model = torch.nn.Linear(2, 1, bias=False).double()
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 3.0]]).double()
+        >>> H = Hessian(model, torch.nn.MSELoss(), [(x, torch.zeros(2, 1).double())])
+        >>> round(hutch_plus_plus(H, 6).value, 6)  # of [[2, 3], [3, 9]], whose rank the sketch has
+        11.0
     """
     if products < 6:
         raise ValueError(f"products must be at least 6, two for each third, got {products}")
