@@ -44,7 +44,10 @@ bench: $(READY)  ## the cost of a step beyond the base, in reads and writes of t
 	$(BIN)/python benchmarks/overhead.py
 
 report: $(READY)  ## the page and all numbers of records/, from the runs kept there
-	$(BIN)/vasso report records -o report.html --json records/numbers.json
+	$(BIN)/python records/noisy-digits/page.py
+	$(BIN)/python records/wrong-labels/page.py
+	$(BIN)/python records/resnet-probe/run.py --show
+	$(BIN)/vasso report records -o report.html
 
 clean:  ## remove the venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build

@@ -202,7 +202,7 @@ def test_numbers_of_a_cell_are_those_of_its_runs() -> None:
     finals = [trained(run).result["last"]["test_accuracy"] for run in runs]
     assert cell.estimate("last") == mean(finals)
     epochs = trained(runs[0]).epochs
-    assert cell.values("rise")[0] == pytest.approx(math.fsum(e["rise"] for e in epochs) / 4)
+    assert cell.values("rise")[0] == epochs[0]["rise"] != epochs[1]["rise"]
     others = math.fsum(math.fsum(e["adversary"]["others"]) / 4 for e in epochs)
     own = math.fsum(e["adversary"]["own"] for e in epochs)
     assert cell.values("carried")[0] == pytest.approx(others / own)

@@ -136,9 +136,9 @@ def _over_radius(table: Table, name: str) -> list[Chart | None]:
         _chart(
             table, "last", _effective, f"{name}-effective",
             title="Test accuracy over the effective radius",
-            caption="The same points over what ρ does: the mean rise of the loss on the own batch, "
-            "over all steps. Where the curves fall together, methods differ in their radius only.",
-            x="rise of the loss on the own batch", y="test accuracy, %",
+            caption="The same points over what ρ does: the mean rise of the loss on the own batch "
+            "in the first epoch. Where curves fall together, methods differ in their radius only.",
+            x="rise of the loss on the own batch, first epoch", y="test accuracy, %",
         ),
         _chart(
             table, "carried", of_rho, f"{name}-carried",

@@ -1,0 +1,60 @@
+"""The record of wrong labels: pages and figures are those of its runs."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from vasso.diagnostics.figures.style import save
+from vasso.lab.report.findings import findings
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "records" / "wrong-labels"
+AGAIN = "run: make report"
+
+
+@pytest.fixture(scope="module")
+def record() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("wrong_labels_page", RECORD / "page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def found(record: ModuleType) -> Any:
+    return record.tables(findings(ROOT / "records", [*record.STUDIES, "label-noise"]))
+
+
+def test_the_page_is_made_of_the_runs(record: ModuleType, found: Any) -> None:
+    assert (RECORD / "README.md").read_text() == record.page(found), AGAIN
+
+
+def test_the_result_in_the_readme_is_that_of_the_runs(record: ModuleType, found: Any) -> None:
+    assert record.BEGIN in (readme := (ROOT / "README.md").read_text())
+    assert readme == record.with_result(readme, record.result(found)), AGAIN
+
+
+def test_the_figure_is_made_of_the_runs(record: ModuleType, found: Any, tmp_path: Path) -> None:
+    drawn = save(record.over_radius(found), tmp_path / "drawn.svg")
+    assert drawn.read_bytes() == (RECORD / "over-radius.svg").read_bytes(), AGAIN
+
+
+def test_a_block_replaces_the_one_before(record: ModuleType) -> None:
+    old = f"before\n{record.BEGIN}\nold\n{record.END}\nafter"
+    new = f"{record.BEGIN}\nnew\n{record.END}"
+    assert record.with_result(old, new) == f"before\n{new}\nafter"
+
+
+def test_the_readme_tells_of_the_demo_what_its_record_tells() -> None:
+    rows = (ROOT / "records" / "noisy-digits" / "README.md").read_text().splitlines()
+    readme = (ROOT / "README.md").read_text()
+    told = [row.split(" | ") for row in rows if "±" in row]
+    told = [cells for cells in told if cells[3].isdigit()]  # n: not the table of radii
+    assert [cells[0] for cells in told] == ["| SGD", "| SAM", "| VaSSO"]
+    for cells in told:
+        assert f"| {cells[4]} | {cells[5]} |" in readme, cells
