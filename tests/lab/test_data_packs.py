@@ -1,5 +1,6 @@
 """Packs of data sets become the official layouts, once."""
 
+import gzip
 import io
 import subprocess
 import sys
@@ -40,6 +41,12 @@ def packs(tmp_path: Path) -> Path:
         wnids=np.array(["n02", "n01"]),
         words=np.array(["goldfish", "koala"]),
     )
+    (shared / "text").mkdir()
+    pairs = {"multi30k.raw": ("train", "val"), "iwslt14-part.lc-tok": ("train_sample", "test")}
+    for name, splits in pairs.items():
+        lines = "".join(f"{split}\tein Haus\ta house\n" for split in splits)
+        path = shared / "text" / f"{name}.de-en.tsv.gz"
+        path.write_bytes(gzip.compress(lines.encode()))
     return shared
 
 
@@ -63,7 +70,12 @@ def test_packs_become_official_layouts_once(packs: Path, tmp_path: Path) -> None
         "no pack",
         "unpacked",
         "unpacked",
+        "unpacked",
+        "unpacked",
     ]
+    assert gzip.decompress((out / "multi30k" / "val.en.gz").read_bytes()) == b"a house\n"
+    assert (out / "iwslt14-part" / "train.de").read_text() == "ein Haus\n"
+    assert not (out / "iwslt14-part" / "code").exists()
     assert (out / "cifar-10-batches-py" / "data_batch_1").read_text() == "cifar10.lsp.npz"
     tiny = load("tiny-imagenet", root=out, download=False)
     assert tiny.train_y.tolist() == tiny.test_y.tolist() == [0, 0, 1, 1]

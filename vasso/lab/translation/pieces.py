@@ -85,11 +85,13 @@ def learnt(lines: Iterable[str], count: int) -> list[str]:
     if count < 1:
         raise ValueError(f"pieces must be 1 or more, got {count}")
     text = list(lines)
-    letters = {letter for line in text for letter in line if not letter.isspace()}
+    letters = sorted({letter for line in text for letter in line if not letter.isspace()})
+    ends = sorted({word[-1] + END_OF_WORD for line in text for word in line.split()})
     tokenizer = Tokenizer(models.BPE(end_of_word_suffix=END_OF_WORD))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
-        vocab_size=2 * len(letters) + count,  # enough for all letters, within words and at the end
+        vocab_size=len(letters) + len(ends) + count,
+        special_tokens=[*letters, *ends],  # their age, which else is that of a hash map's order
         end_of_word_suffix=END_OF_WORD,
         show_progress=False,
         min_frequency=2,
