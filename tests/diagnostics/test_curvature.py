@@ -249,3 +249,12 @@ def test_nothing_is_touched(kind, keep_graphs: bool) -> None:
         top_eigenpairs(H, 1, tolerance=0.5, basis=4)
 
     check_nothing_touched(diagnose, passes=1)
+
+
+def test_a_matrix_that_is_not_finite_is_said_to_be_so() -> None:
+    x, y = data()
+    x[20, 0] = float("nan")
+    H = Hessian(network(), nn.CrossEntropyLoss(), in_batches(x, y))
+    for measure in (top_eigenpairs, hutchinson, spectral_density):
+        with pytest.raises(ValueError, match="the product is not finite: at these weights"):
+            measure(H)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -14,6 +15,7 @@ from vasso.diagnostics.friendliness import friendliness, friendliness_of
 from vasso.diagnostics.passes import gradient_of, objective
 from vasso.diagnostics.radius import (
     RiseCurve,
+    Rises,
     adversaries_of,
     rise_along,
     rise_curve,
@@ -158,3 +160,11 @@ def test_bad_input_is_named_with_its_remedy() -> None:
         friendliness(net(), cross_entropy, some, some, rho=0.0)
     with pytest.raises(ValueError, match="no adversaries"):
         rise_along(net(), cross_entropy, [], some, [0.1])
+
+
+def test_a_rise_that_is_not_finite_is_no_enemy() -> None:
+    """NaN < 0 is false: counted as it stands, such a batch would make adversaries look good."""
+    own, others = np.ones((2, 1)), np.ones((2, 3, 1))
+    others[1, 2, 0] = math.nan
+    with pytest.raises(ValueError, match="1 of 8 rises are not finite"):
+        friendliness_of(Rises((0.1,), own, others))

@@ -84,7 +84,7 @@ def friendliness_of(
         One result for each radius.
 
     Raises:
-        ValueError: a radius is 0.
+        ValueError: a radius is 0, or a rise is not finite.
 
     Example:
         >>> from vasso.diagnostics.radius import Rises
@@ -95,6 +95,12 @@ def friendliness_of(
     """
     if not all(rho > 0 for rho in rises.rhos):
         raise ValueError(f"gains are per rho, which must be above 0, got {list(rises.rhos)}")
+    odd = int((~np.isfinite(rises.own)).sum() + (~np.isfinite(rises.others)).sum())
+    if odd:  # of NaN one cannot say whether it falls
+        raise ValueError(
+            f"{odd} of {rises.own.size + rises.others.size} rises are not finite: look for batches "
+            "whose loss is NaN or infinite, or choose a smaller rho"
+        )
     found = []
     for r, rho in enumerate(rises.rhos):
         own, others = rises.own[:, r], rises.others[:, :, r]

@@ -375,7 +375,7 @@ def loss_of(model: nn.Module, loss_fn: LossFn | OfModel, batch: Any) -> Tensor:
         A 0-dim tensor that can be propagated.
 
     Raises:
-        TypeError: the batch is no pair.
+        TypeError: the batch is no pair, or the loss no tensor.
         ValueError: the loss is not one number.
     """
     batch = on_device(batch, next((p.device for p in model.parameters()), torch.device("cpu")))
@@ -387,6 +387,10 @@ def loss_of(model: nn.Module, loss_fn: LossFn | OfModel, batch: Any) -> Tensor:
         raise TypeError(
             f"a batch must be (inputs, targets), got {type(batch).__name__}: for other batches "
             "pass loss_fn=OfModel(lambda model, batch: ...)"
+        )
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            f"loss_fn gave {type(loss).__name__} {loss!r:.60}, not a tensor: its gradient is lost"
         )
     if loss.numel() != 1:
         raise ValueError(

@@ -111,9 +111,17 @@ class Curvature(ABC):
 
         Returns:
             As many numbers.
+
+        Raises:
+            ValueError: some are not finite, with which no iteration can go on.
         """
-        product = self @ torch.as_tensor(np.ascontiguousarray(v).reshape(-1))
-        return product.cpu().numpy()
+        product = (self @ torch.as_tensor(np.ascontiguousarray(v).reshape(-1))).cpu().numpy()
+        if not np.isfinite(product).all():
+            raise ValueError(
+                "the product is not finite: at these weights the loss of a batch or its "
+                "derivatives are NaN or infinite"
+            )
+        return product
 
     def release(self) -> None:
         """Lets go of graphs that were kept."""

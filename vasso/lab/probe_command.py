@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from vasso.lab.fitness import fit
 from vasso.lab.probe_pictures import draw
 from vasso.lab.probe_report import document, sentences, table_of, write
 from vasso.lab.probing import Depth, Silent, chosen, probe
@@ -74,8 +75,9 @@ class Probe:
         with usage():
             names = chosen(_words(self.only), _words(self.also))
             places = {"store": self.store, "data": self.data_root, "accelerator": self.accelerator}
-            subject = subject_of(self.subject, self.amount(), **places)  # type: ignore[arg-type]
-            depth = Depth(rho=self.rho or subject.rho or RHO, thetas=self.thetas)
+            subject = fit(subject_of(self.subject, self.amount(), **places))  # type: ignore[arg-type]
+            rho = self.rho if self.rho is not None else subject.rho or RHO
+            depth = Depth(rho=rho, thetas=self.thetas)
         depth = depth.quick() if self.quick else depth
         with Bar() as bar:
             findings = probe(subject, depth, names, bar)
@@ -99,9 +101,11 @@ class Probe:
         Returns:
             Less with `quick`.
         """
+        usual = 32 if self.quick else 96
+        batches = usual if self.batches is None else self.batches
         if self.quick:
-            return Amount(self.batches or 32, self.batch_size, others=4, samples=256)
-        return Amount(self.batches or 96, self.batch_size)
+            return Amount(batches, self.batch_size, others=4, samples=256)
+        return Amount(batches, self.batch_size)
 
 
 def _words(text: str) -> list[str]:

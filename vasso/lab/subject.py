@@ -15,6 +15,7 @@ it the first batches of the loader are kept for that); `rho` is the radius of SA
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -337,7 +338,7 @@ def of_function(name: str, function: Callable[[], Any], amount: Amount) -> Subje
     Raises:
         ValueError: the loader gives too few batches.
     """
-    given = _parts(name, function())
+    given = _parts(name, _called(name, function))
     model, loader, apart = given["model"], given["loader"], given.get("others")
     wanted = amount.batches + (amount.others if apart is None else 0)
     with untouched(model, loader, apart):
@@ -364,6 +365,17 @@ def of_function(name: str, function: Callable[[], Any], amount: Amount) -> Subje
         rho=given.get("rho"),
         about={"kind": "function", "function": name, "batch_size": size},
     )
+
+
+def _called(name: str, function: Callable[[], Any]) -> Any:
+    """What a function returns; what it raises is told with its place."""
+    try:
+        return function()
+    except Exception as trouble:
+        at = traceback.extract_tb(trouble.__traceback__)[-1]
+        told = f"{type(trouble).__name__}: {trouble}"
+        where = f"{Path(at.filename).name}, line {at.lineno}"
+        raise ValueError(f"{name} failed ({told}; {where})") from trouble
 
 
 def _parts(name: str, given: Any) -> dict[str, Any]:
