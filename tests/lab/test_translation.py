@@ -181,6 +181,27 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(stop: int, tmp_path: Path) -> 
     assert again["cost"] == result["cost"] == 2 * result["steps"]
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "m-SAM (chunks)", "rho": 0.05, "m": 16},
+        {"name": "m-SAM (subsample)", "rho": 0.05, "m": 4},
+        {"name": "SAM-db", "rho": 0.05},
+        {"name": "SAM", "rho": 0.05, "same_rng": True},
+    ],
+    ids=lambda method: method["name"],
+)
+def test_methods_that_look_into_a_batch_train_on_sentences(
+    method: dict[str, Any], tmp_path: Path
+) -> None:
+    result = train(a_run(method, steps=2), Store(tmp_path), CPU)
+    assert result["skipped"] == 0
+    if method["name"] == "m-SAM (subsample)":
+        assert 2 < result["cost"] < 4
+    elif method["name"] != "SAM-db":  # whose other batch has more sentences, or fewer
+        assert result["cost"] == pytest.approx(4)
+
+
 def test_perplexity_is_of_pieces_without_smoothing(tmp_path: Path) -> None:
     training = Training(a_run(), CPU, CPU.fabric("32-true"))
     material, model = training.material, training.bare.eval()
