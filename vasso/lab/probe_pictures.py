@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +17,34 @@ from vasso.lab.probing import Findings
 
 
 def draw(findings: Findings, folder: Path) -> list[Path]:
-    """Draws what was found.
+    """Draws what was found; what cannot be drawn is noted.
 
     Args:
-        findings: of a probe.
+        findings: of a probe; its notes may become more.
         folder: where to.
 
     Returns:
         The files.
     """
-    return [save(figure, folder / f"{name}.svg") for name, figure in _figures(findings.results)]
+    files = []
+    for name, make in _figures(findings.results):
+        try:
+            files.append(save(make(), folder / f"{name}.svg"))
+        except ValueError as trouble:  # such as a landscape of NaN: the numbers are still good
+            findings.notes.append(f"{name} could not be drawn: {trouble}")
+    return files
 
 
-def _figures(results: Mapping[str, list[Any]]) -> Iterator[tuple[str, Any]]:
+def _figures(results: Mapping[str, list[Any]]) -> Iterator[tuple[str, Callable[[], Any]]]:
     curves = [x for x in results.get("radius", ()) if isinstance(x, RiseCurve)]
     if results.get("slope"):
-        yield "slope", slope_errors(results["slope"])
+        yield "slope", partial(slope_errors, results["slope"])
     if results.get("friendliness"):
-        yield "friendliness", friendliness(results["friendliness"])
+        yield "friendliness", partial(friendliness, results["friendliness"])
     if curves:
-        yield "radius", rise_curves({method(x.theta or 1.0): x for x in curves})
+        yield "radius", partial(rise_curves, {method(x.theta or 1.0): x for x in curves})
     if results.get("sharpness"):
-        yield "sharpness", rises_nearby(results["sharpness"])
+        yield "sharpness", partial(rises_nearby, results["sharpness"])
     alone: dict[str, Callable[..., Any]] = {
         "eigenvalues": eigenvalues,
         "density": densities,
@@ -45,4 +52,4 @@ def _figures(results: Mapping[str, list[Any]]) -> Iterator[tuple[str, Any]]:
     }
     for name, figure in alone.items():
         if results.get(name):
-            yield name, figure({"this model": results[name][0]})
+            yield name, partial(figure, {"this model": results[name][0]})

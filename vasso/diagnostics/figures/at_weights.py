@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.figure import Figure
 
 from vasso.diagnostics.figures.marks import dots
@@ -37,6 +39,7 @@ def slope_errors(found: list[SlopeError]) -> Figure:
     Returns:
         The figure.
     """
+    _check("slope errors", found)
     figure = canvas("wide", 1.2 + 0.35 * len(found), 1, 2)
     left, right = figure.axes
     dots(left, {method(x.theta): x.mse for x in found})
@@ -57,6 +60,7 @@ def friendliness(found: list[Friendliness]) -> Figure:
     Returns:
         The figure.
     """
+    _check("results", found)
     figure = canvas("wide", 1.2 + 0.35 * len(found), 1, 2)
     left, right = figure.axes
     dots(left, {method(x.theta or 1.0): x.carried for x in found})
@@ -78,6 +82,7 @@ def rises_nearby(found: list[Sharpness]) -> Figure:
     Returns:
         The figure.
     """
+    _check("rises", found)
     figure = canvas("narrow", 2.2)
     (axes,) = figure.axes
     kinds = {"one-step": "SAM's adversary", "apgd": "highest found", "average": "random, as far"}
@@ -85,3 +90,8 @@ def rises_nearby(found: list[Sharpness]) -> Figure:
     axes.set_xlabel(f"rise of the loss, rho {found[0].rho:g} away")
     reference_line(axes, 0, vertical=True)
     return figure
+
+
+def _check(what: str, found: Sequence[object]) -> None:
+    if not found:
+        raise ValueError(f"there are no {what} to draw: pass at least one")

@@ -130,10 +130,15 @@ def heights(found: Mapping[str, Surface], highest: float | None) -> Array:
         Rising numbers, equally spaced in the square root of the height above the lowest loss.
 
     Raises:
-        ValueError: all of it is above `highest`.
+        ValueError: all of it is above `highest`, or no loss is finite.
     """
-    low = min(float(s.losses.min()) for s in found.values())
-    high = max(float(s.losses.max()) for s in found.values()) if highest is None else highest
+    every = np.concatenate([s.losses.ravel() for s in found.values()])
+    every = every[np.isfinite(every)]
+    if not every.size:
+        raise ValueError("no loss of the surfaces is finite: there is nothing to draw")
+    low, high = float(every.min()), float(every.max()) if highest is None else highest
+    if highest is None and high == low:  # flat: one colour, but levels have to rise
+        high = low + max(abs(low), 1.0) * 1e-6
     if not high > low:
         raise ValueError(f"highest must be above the lowest loss {low:g}, got {high:g}")
     rising: Array = low + (high - low) * np.linspace(0, 1, LEVELS + 1) ** 2
