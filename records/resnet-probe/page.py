@@ -277,7 +277,19 @@ def differences(some: list[Course], kind: str) -> str:
         for theta in THETAS[1:]:
             both = [told(less_of_a_friend(course, kind, at, theta)) for at in AT]
             rows.append([TITLES[course.labels], str(course.seed), f"{theta:g}", *both])
-    return table(["labels", "seed", "theta", *AT.values()], rows)
+    return table(["labels", "seed", "theta", *AT.values()], rows + over_runs(some, kind))
+
+
+def over_runs(some: list[Course], kind: str) -> list[list[str]]:
+    """The mean of the runs' means; with two or more seeds, Student's interval over runs."""
+    rows = []
+    for labels, title in TITLES.items():
+        mine = [course for course in some if course.labels == labels]
+        for theta in THETAS[1:] if len(mine) > 1 else ():
+            each = {at: [less_of_a_friend(x, kind, at, theta).value for x in mine] for at in AT}
+            both = [told(mean_of(values)) for values in each.values()]
+            rows.append([title, f"mean of {len(mine)} runs", f"{theta:g}", *both])
+    return rows
 
 
 def instants(course: Course) -> str:
