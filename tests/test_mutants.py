@@ -290,5 +290,8 @@ def test_a_check_passes_on_vasso_and_fails_on_its_mutant(
 ) -> None:
     check()
     mutant(monkeypatch)
-    with pytest.raises(AssertionError):
+    with pytest.raises((
+        AssertionError,
+        RuntimeError,
+    )):  # RuntimeError: "the weights are not at home"
         check()

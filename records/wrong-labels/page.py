@@ -305,8 +305,8 @@ def page(found: dict[str, tuple[Answered, Table]]) -> str:
 
 def result(found: dict[str, tuple[Answered, Table]]) -> str:
     """The block of the project's README: what has seeds enough for a verdict."""
-    lines = [row(("75 % of the labels wrong", "ρ", "test accuracy %", "less SAM's, points", "n"))]
-    lines.append(row(["---"] * 5))
+    heads = ("75 % of the labels wrong", "ρ", "test accuracy %", "less SAM's, points", "n")
+    lines = [row(heads), row(["---"] * len(heads))]
     for name, (answered, table) in found.items():
         for method, cell in picks(answered, table).items():
             if cell.n < LEAST:
@@ -315,7 +315,8 @@ def result(found: dict[str, tuple[Answered, Table]]) -> str:
             less = "" if c is None else difference(c)
             rho = "" if cell.rho is None else f"{cell.rho:g}"
             lines.append(row((f"{STUDIES[name]}: {method}", rho, told(cell), less, cell.n)))
-    return "\n".join([BEGIN, "", *lines, "", END])
+    shown = lines if len(lines) > 2 else ["No method has three seeds yet."]
+    return "\n".join([BEGIN, "", *shown, "", END])
 
 
 def with_result(readme: str, block: str) -> str:

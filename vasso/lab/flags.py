@@ -30,7 +30,7 @@ def texts(documented: type) -> dict[str, str]:
 
     Example:
         >>> texts(Task)["batch"]
-        'images in a step.'
+        'images in a step; of sentences, pieces, padding counted.'
     """
     _, _, section = (documented.__doc__ or "").partition("Args:\n")
     section = re.split(r"\n\s*\n", section)[0]

@@ -51,7 +51,7 @@ def packed(lengths: Tensor, size: int) -> list[int]:
 
     Example:
         >>> packed(torch.tensor([2, 2, 3, 3, 5]), 6)
-        [3, 1, 1]
+        [2, 2, 1]
         >>> packed(torch.tensor([2, 2, 2, 3, 3]), 6)
         [3, 2]
     """
