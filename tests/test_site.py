@@ -8,10 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-pytest.importorskip("sphinx")
-pytest.importorskip("furo")
-pytest.importorskip("myst_parser")
 from sphinx.util.inventory import InventoryFile
 
 from vasso.lab import study as studies

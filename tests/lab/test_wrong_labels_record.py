@@ -58,3 +58,7 @@ def test_the_readme_tells_of_the_demo_what_its_record_tells() -> None:
     assert [cells[0] for cells in told] == ["| SGD", "| SAM", "| VaSSO"]
     for cells in told:
         assert f"| {cells[4]} | {cells[5]} |" in readme, cells
+    gains = [row for row in rows if row.startswith("- ") and " points (" in row]
+    assert len(gains) == 2
+    for row in gains:
+        assert row.split(" = ")[1].split(" points")[0].replace("-", "−") in readme, row
