@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from tests.lab.stores import as_lines, as_store, runs_of, trained
 from vasso.lab import cli
@@ -209,9 +210,8 @@ def test_the_function_others_call(tmp_path: Path) -> None:
 
 
 def test_the_wheel_holds_templates_style_and_script(tmp_path: Path) -> None:
-    builder = pytest.importorskip("hatchling.builders.wheel")
     root = Path(__file__).parents[2]
-    (built,) = builder.WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
+    (built,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
     inside = set(zipfile.ZipFile(built).namelist())
     folder = root / "vasso" / "lab" / "report" / "templates"
     assert {f"vasso/lab/report/templates/{f.name}" for f in folder.iterdir()} <= inside
