@@ -22,7 +22,21 @@ from rich.progress import (
 from vasso.lab.runs import Run
 
 
-class Bars:
+class Shown:
+    """Bars that are taken down at the end, whatever happened."""
+
+    progress: Progress
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.progress.stop()
+
+
+class Bars(Shown):
     """Bars on a terminal; elsewhere a line for each run that has ended.
 
     Args:
@@ -51,14 +65,6 @@ class Bars:
         if self.total > 1:
             self.overall = self.progress.add_task("all runs", total=self.total)
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.progress.stop()
 
     def begun(self, job: int, run: Run) -> None:
         """A worker takes up a run.
@@ -108,7 +114,7 @@ class Bars:
             self.progress.update(self.overall, completed=self.done + sum(self.shares.values()))
 
 
-class MethodBars:
+class MethodBars(Shown):
     """A bar for each method, with its accuracy so far; off a terminal a line for each ended run.
 
     Args:
@@ -146,14 +152,6 @@ class MethodBars:
             self._update(label)
         self.progress.start()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.progress.stop()
 
     def begun(self, job: int, run: Run) -> None:
         """A worker takes up a run.

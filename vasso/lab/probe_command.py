@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from vasso.lab.display import Shown
 from vasso.lab.fitness import fit
 from vasso.lab.probe_pictures import draw
 from vasso.lab.probe_report import document, sentences, table_of, write
@@ -112,7 +112,7 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-class Bar(Silent):
+class Bar(Shown, Silent):
     """A bar on a terminal with an estimate of the time left; elsewhere nothing."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -133,14 +133,6 @@ class Bar(Silent):
     def __enter__(self) -> Bar:
         self.progress.start()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.progress.stop()
 
     def plan(self, costs: dict[str, float]) -> None:
         """What each measure will cost, about.
