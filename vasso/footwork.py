@@ -320,7 +320,7 @@ class Footwork(Traveller):
         now = self._now
         with torch.enable_grad():
             loss = data()
-        now.losses.append(loss)
+        now.losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
         if now.pending:  # a host's callback has made the step of it
             return
         checks.closure_result(loss, self._params(), perturbed=now.away)

@@ -98,7 +98,7 @@ def witness(preset: str, base: str, dtype: str) -> Witness:
         seen.flags.append([])
         seen.home.append(look())
         seen.losses.append(task.loss(t).detach())
-        seen.returned.append(opt.step(closure_of(opt, partial(loss, t))).detach())
+        seen.returned.append(opt.step(closure_of(opt, partial(loss, t))))
         seen.costs.append(opt.cost)
     look()
     entries = [opt.state[p] for p in task.params()] if opt.state else []
@@ -159,6 +159,7 @@ def test_cost_counts_the_closure_calls(preset: str, base: str, dtype: str) -> No
 def test_the_loss_returned_is_the_one_at_the_weights(preset: str, base: str, dtype: str) -> None:
     seen = witness(preset, base, dtype)
     assert_same(torch.stack(seen.returned), torch.stack(seen.losses))
+    assert not any(loss.requires_grad for loss in seen.returned)  # fit to be logged
 
 
 @each_combination

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vasso.lab import cli
+from vasso.lab import study as studies
 from vasso.lab.store import FORMAT, Store
 
 MINE = """
@@ -104,6 +105,34 @@ def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.count(f"vasso {command}") >= 3
 
 
+def test_help_is_one_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in cli.COMMANDS:
+        assert len([line for line in lines if line.startswith(f"  {name} ")]) == 1
+    assert max(map(len, lines)) <= 110
+    assert called() == cli.WRONG
+
+
+def test_what_is_slow_to_import_waits_until_it_is_asked_for() -> None:
+    asked = (
+        "import sys, vasso.lab.cli; print(*{'matplotlib', 'scipy', 'lightning'} & {*sys.modules})"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("words", [["list", "studies"], ["--help"]])
+def test_a_reader_may_leave_early(words: list[str]) -> None:
+    command = [sys.executable, "-m", "vasso.lab", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == cli.FAILED
+
+
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     for kind, word in (("methods", "VaSSO"), ("data", "cifar10"), ("models", "resnet8")):
         assert called("list", kind) == 0
@@ -187,7 +216,7 @@ def test_a_run_that_fails_does_not_keep_the_others(
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace("EPOCHS", "1") + "[[cpu.grid]]\ntask = { batch = 5000 }\n")
     store = Store(tmp_path / "runs")
-    run = next(r for r in cli.studies.load(str(path)).at("cpu").runs if r.method.name == "VaSSO")
+    run = next(r for r in studies.load(str(path)).at("cpu").runs if r.method.name == "VaSSO")
     with store.folder(run.id).locked():
         words = ("study", str(path), "--store", str(store.root), "--accelerator", "cpu")
         assert called(*words) == cli.FAILED

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
 
 Array = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def student(value: float, error: float, dof: float, level: float = 0.95) -> Esti
         The estimate.
     """
     check_level(level)
-    reach = float(stats.t.ppf(0.5 + level / 2, dof)) * error if dof > 0 else math.inf
+    reach = float(stdtrit(dof, 0.5 + level / 2)) * error if dof > 0 else math.inf
     return Estimate(value, value - reach, value + reach, level, dof + 1)
 
 
@@ -148,7 +148,7 @@ def share_of(hits: float, n: float, *, level: float = 0.95) -> Estimate:
     check_level(level)
     if not 0 <= hits <= n or n == 0:
         raise ValueError(f"{hits} of {n} is no share: give 0 <= hits <= n and n > 0")
-    z2 = float(stats.norm.ppf(0.5 + level / 2)) ** 2
+    z2 = float(ndtri(0.5 + level / 2)) ** 2
     p, whole = hits / n, 1 + z2 / n
     middle = (p + z2 / (2 * n)) / whole
     reach = math.sqrt(z2 * (p * (1 - p) + z2 / (4 * n)) / n) / whole

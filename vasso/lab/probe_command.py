@@ -7,13 +7,7 @@ from pathlib import Path
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from vasso.lab.display import Shown
-from vasso.lab.fitness import fit
-from vasso.lab.probe_pictures import draw
-from vasso.lab.probe_report import document, sentences, table_of, write
-from vasso.lab.probing import Depth, Silent, chosen, probe
 from vasso.lab.subject import Amount, subject_of
 from vasso.lab.usage import say, usage
 
@@ -30,11 +24,8 @@ class Probe:
     Ctrl-C keeps what has been measured.
 
     Try:
-
         vasso probe digits-mlp-vasso-rho-0.1-s0-9b5c1dd00a --quick
-
         vasso probe my_module:my_function --rho 0.1 --thetas 1 0.4
-
         vasso probe runs/some-run --only snr,friendliness --also landscape
 
     my_function takes no arguments and returns model, loss, loader; or these and a loader of other
@@ -72,6 +63,12 @@ class Probe:
         Returns:
             The exit code.
         """
+        from vasso.lab.fitness import fit  # scipy and matplotlib: not for `vasso --help`
+        from vasso.lab.probe_bar import Bar
+        from vasso.lab.probe_pictures import draw
+        from vasso.lab.probe_report import document, sentences, table_of, write
+        from vasso.lab.probing import Depth, chosen, probe
+
         with usage():
             names = chosen(_words(self.only), _words(self.also))
             places = {"store": self.store, "data": self.data_root, "accelerator": self.accelerator}
@@ -110,62 +107,3 @@ class Probe:
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-class Bar(Shown, Silent):
-    """A bar on a terminal with an estimate of the time left; elsewhere nothing."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        console = console or Console(stderr=True)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self.task = self.progress.add_task("probe", total=None)
-        self.costs: dict[str, float] = {}
-        self.done = self.within = self.of_this = 0.0
-
-    def __enter__(self) -> Bar:
-        self.progress.start()
-        return self
-
-    def plan(self, costs: dict[str, float]) -> None:
-        """What each measure will cost, about.
-
-        Args:
-            costs: measure -> cost.
-        """
-        self.costs = costs
-        self.progress.update(self.task, total=sum(costs.values()))
-
-    def begin(self, name: str) -> None:
-        """A measure begins.
-
-        Args:
-            name: which.
-        """
-        self.within, self.of_this = 0.0, self.costs[name]
-        self.progress.update(self.task, description=f"{name:<12}")
-
-    def tick(self, cost: float) -> None:
-        """A pass has begun.
-
-        Args:
-            cost: of it.
-        """
-        self.within = min(self.within + cost, self.of_this)  # an estimate may be too low
-        self.progress.update(self.task, completed=self.done + self.within)
-
-    def end(self, name: str) -> None:
-        """A measure has ended.
-
-        Args:
-            name: which.
-        """
-        self.done += self.of_this
-        self.progress.update(self.task, completed=self.done)

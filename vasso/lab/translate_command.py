@@ -16,7 +16,6 @@ class Translate:
     """Translates sentences by a finished run.
 
     Try:
-
         vasso translate multi30k-transformer-small-sam-rho-0.1-s0-0123456789 "Ein Hund schläft."
     """
 

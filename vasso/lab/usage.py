@@ -1,4 +1,7 @@
-"""Whose mistake is it? What is found wrong before anything has started is the user's to mend."""
+"""Whose mistake is it? What is found wrong before anything has started is the user's to mend.
+
+Exit codes: 0 done, 1 something failed, 2 a setting or a name is wrong, 130 stopped by Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from vasso.lab.jobs import Outcome
 from vasso.lab.tasks import NotThereYetError
+
+WRONG, FAILED, INTERRUPTED = 2, 1, 130
 
 
 class UsageError(Exception):
@@ -36,3 +42,25 @@ def say(text: str) -> None:
         text: what.
     """
     print(text, file=sys.stderr)
+
+
+def concluded(outcome: Outcome, wanted: int) -> int:
+    """Says what is left to do.
+
+    Args:
+        outcome: how it went.
+        wanted: how many runs were to be done.
+
+    Returns:
+        The exit code.
+    """
+    for run, reason in outcome.failed:
+        say(f"\n{run.id} failed: {reason}")
+    if outcome.busy:
+        say(f"{len(outcome.busy)} runs are being trained by another process")
+    left = wanted - len(outcome.done)
+    if left:
+        say(f"{left} of {wanted} runs are left: the same command goes on with them")
+    if outcome.stopped:
+        return INTERRUPTED
+    return FAILED if outcome.failed else 0

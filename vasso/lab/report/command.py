@@ -24,11 +24,8 @@ class Report:
     Exit code 1 tells that something in the store could not be read; all the rest is shown.
 
     Try:
-
         vasso report runs -o report.html
-
         vasso report runs --table
-
         vasso report records --study label-noise --json answer.json
     """
 
@@ -76,7 +73,6 @@ class Export:
     What is there already stays, so that several stores can be brought together.
 
     Try:
-
         vasso export runs records
     """
 
