@@ -100,6 +100,9 @@ class Material(Protocol):
     def worth(self, found: Mapping[str, Any]) -> float:
         """How good an epoch is by validation; more is better."""
 
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """File -> what the weights are of no use without, to be kept beside them."""
+
 
 def material_of(task: Task, seed: int, root: Any = None, workers: int = 0) -> Material:
     """Loads what a task is about.

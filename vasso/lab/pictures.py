@@ -200,6 +200,14 @@ class Pictures:
         """
         return float(found["validation_accuracy"])
 
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """The weights say it all.
+
+        Returns:
+            Nothing.
+        """
+        return {}
+
 
 def warn_of_slow_bf16() -> None:
     """Warns where a processor has no convolutions in bfloat16."""

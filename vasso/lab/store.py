@@ -7,6 +7,7 @@
         metrics.jsonl       one line per epoch, appended; a torn line is passed over
         checkpoint.pt       where to go on from, replaced as a whole
         weights.pt          the weights at the end
+        vocabulary.json     of a translator: what its numbers stand for
         result.json         last epoch, best epoch by validation, cost: written last
         lock                held by the process that works on the run
         spectrum.json ...   what was measured afterwards; see `vasso.lab.measurements`
@@ -197,6 +198,27 @@ class Folder:
             found.pop(key, None)
             found[key] = entry
         return list(found.values())
+
+    def write_table(self, name: str, table: Mapping[str, Any]) -> None:
+        """Keeps something that the weights of the run are of no use without.
+
+        Args:
+            name: the file, such as `vocabulary.json`.
+            table: as JSON may hold it.
+        """
+        atomic.replace(self._file(name), _as_json(table, indent=1))
+
+    def table(self, name: str) -> dict[str, Any] | None:
+        """Such a thing.
+
+        Args:
+            name: the file.
+
+        Returns:
+            What is in it, None if there is no such file.
+        """
+        path = self._file(name)
+        return _read_json(path) if path.exists() else None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Keeps how the run has ended; with this it is finished.

@@ -35,6 +35,7 @@ from vasso.lab.translation.pairs import NAMES as TEXTS
 from vasso.lab.translation.pairs import Texts
 from vasso.lab.translation.pairs import load as load_texts
 from vasso.lab.translation.transformer import SIZES
+from vasso.lab.translation.vocabulary import Vocabulary
 from vasso.parts import Range
 
 Criterion: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -298,17 +299,17 @@ class Task:
             return own
         return build(self.model, width=self.width, seed=seed, **shape)
 
-    def build_translator(self, texts: Texts, seed: int) -> nn.Module:
+    def build_translator(self, words: Texts | Vocabulary, seed: int) -> nn.Module:
         """Makes the model for some sentences.
 
         Args:
-            texts: what it is for.
+            words: whose dictionaries it is for.
             seed: of its initial weights.
 
         Returns:
             The model.
         """
-        shape = {"source": len(texts.source), "target": len(texts.target)}
+        shape = {"source": len(words.source), "target": len(words.target)}
         if ":" in self.model:
             own: nn.Module = imported(self.model)(**shape, seed=seed)
             return own

@@ -144,6 +144,8 @@ class Book:
         weights = training.weights() if self.writes or training.is_sharded else {}
         if self.writes:
             self.folder.save("weights.pt", weights)
+            for name, table in training.material.tables().items():
+                self.folder.write_table(name, table)
             self.folder.write_result(result)
             self.folder.drop("checkpoint.pt")
         training.fabric.barrier()

@@ -24,6 +24,7 @@ from vasso.lab.translation.batches import packed
 from vasso.lab.translation.beam import Search, translations
 from vasso.lab.translation.pairs import Sequences, Texts
 from vasso.lab.translation.transformer import Transformer
+from vasso.lab.translation.vocabulary import Vocabulary, check_is_of
 from vasso.lab.translation.words import detokenised
 from vasso.parts import Range
 
@@ -124,7 +125,9 @@ def of_run(
     """
     from vasso.lab.pixels import spaced
 
-    model, texts = model_of(run, folder, data)
+    texts = corpus_of(run, folder, data)
+    check_is_of(texts, folder)
+    model = model_of(run, folder, Vocabulary.of_texts(texts))
     rows = spaced(settings.sentences or len(texts.test), len(texts.test))
     search = Search(settings.beam, settings.length_penalty)
     said = translated(model.to(device), texts.test.source, rows, search, device)
@@ -135,8 +138,8 @@ def of_run(
     return {**scores(hypotheses, words, written), "sentences": len(rows)}
 
 
-def model_of(run: Run, folder: Folder, data: Path | None) -> tuple[Transformer, Texts]:
-    """The translator of a finished run.
+def corpus_of(run: Run, folder: Folder, data: Path | None) -> Texts:
+    """The sentences of a run.
 
     Args:
         run: the run.
@@ -144,19 +147,42 @@ def model_of(run: Run, folder: Folder, data: Path | None) -> tuple[Transformer, 
         data: where data are.
 
     Returns:
-        The model, its averaged weights if there are any; and the corpus.
+        The corpus.
 
     Raises:
-        StoreError: it is not finished, or no translator.
+        StoreError: it has none.
+    """
+    texts = run.task.load(run.seed, data)
+    if not isinstance(texts, Texts):
+        raise StoreError(f"{folder.id} is trained on images and cannot translate")
+    return texts
+
+
+def model_of(run: Run, folder: Folder, words: Vocabulary) -> Transformer:
+    """The translator of a finished run.
+
+    Args:
+        run: the run.
+        folder: its place.
+        words: its vocabulary.
+
+    Returns:
+        The model, with its averaged weights if there are any.
+
+    Raises:
+        StoreError: it is not finished, no translator, or of another vocabulary.
     """
     kept = folder.load("weights.pt")
     if kept is None:
         raise StoreError(f"{folder.path} is not finished: train it first (vasso train)")
-    texts = run.task.load(run.seed, data)
-    if not isinstance(texts, Texts):
-        raise StoreError(f"{folder.id} is trained on images and cannot translate")
-    model = run.task.build_translator(texts, run.seed)
+    model = run.task.build_translator(words, run.seed)
     if not isinstance(model, Transformer):
         raise StoreError(f"{folder.id}: {run.task.model} is no vasso.lab.translation.Transformer")
-    model.load_state_dict(kept["model"] if kept.get("average") is None else kept["average"])
-    return model, texts
+    try:
+        model.load_state_dict(kept["model"] if kept.get("average") is None else kept["average"])
+    except RuntimeError:
+        raise StoreError(
+            f"the weights of {folder.id} are not of dictionaries of {len(words.source)} and "
+            f"{len(words.target)} pieces: the corpus has changed since it was trained"
+        ) from None
+    return model

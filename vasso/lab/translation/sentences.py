@@ -16,6 +16,7 @@ from vasso.lab.data import chance
 from vasso.lab.methods import Method
 from vasso.lab.pixels import spaced
 from vasso.lab.tasks import Task
+from vasso.lab.translation import vocabulary
 from vasso.lab.translation.batches import SentenceBatches, packed
 from vasso.lab.translation.losses import piece_sums, sentence_losses
 from vasso.lab.translation.pairs import Pairs, Sequences, Texts
@@ -196,6 +197,14 @@ class Sentences:
             Minus the loss.
         """
         return -float(found["validation_loss"])
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What the numbers of the pieces stand for.
+
+        Returns:
+            The vocabulary.
+        """
+        return {vocabulary.FILE: vocabulary.Vocabulary.of_texts(self.texts).as_table()}
 
 
 def part(pairs: Pairs, count: int | None, seed: int) -> Pairs:
