@@ -311,6 +311,49 @@ def instants(course: Course) -> str:
     return table(["epoch", "SNR", *equal, *rise], rows)
 
 
+def numbers(course: Course) -> dict[str, Any]:
+    """What the text says of a run, over its instants, slopes that followed it."""
+    sam = over_all(course, "followed", "equal rho", 1.0, rate)
+    each = {}
+    for theta in THETAS[1:]:
+        less = {at: less_of_a_friend(course, "followed", at, theta) for at in AT}
+        own = over_all(course, "followed", "equal rho", theta, own_gain).value
+        share = over_all(course, "followed", "equal rho", theta, carried).value
+        rho = over_all(course, "followed", "equal rise", theta, radius).value
+        each[f"{theta:g}"] = {
+            "less often a friend": {at: _plain(found) for at, found in less.items()},
+            "weaker on its batch": 1 - own / _of_sam(course, own_gain),
+            "carries times": share / _of_sam(course, carried),
+            "rho times": rho / _of_sam(course, radius),
+        }
+    return {"SAM is a friend": _plain(sam), "instants": int(sam.n), "theta": each}
+
+
+def _of_sam(course: Course, tell: Callable[..., Any]) -> float:
+    found: float = over_all(course, "followed", "equal rho", 1.0, tell).value
+    return found
+
+
+def _plain(x: Estimate) -> dict[str, float]:
+    return {"value": x.value, "low": x.low, "high": x.high}
+
+
+def spoken(course: Course) -> dict[str, str]:
+    """The same as words for the text: in points, in times."""
+    found = numbers(course)
+    name = f"{course.labels} {course.seed}"
+    told = {f"{name} friend": f"{100 * found['SAM is a friend']['value']:.1f}"}
+    for theta, of in found["theta"].items():
+        for at, less in of["less often a friend"].items():
+            told[f"{name} {theta} {at}"] = (
+                f"{100 * less['value']:.1f} ({100 * less['low']:.1f} to {100 * less['high']:.1f})"
+            )
+        for what in ("weaker on its batch", "carries times", "rho times"):
+            digits = 2 if what == "weaker on its batch" else 1
+            told[f"{name} {theta} {what}"] = f"{of[what]:.{digits}f}"
+    return told
+
+
 def birth(course: Course) -> list[str]:
     """One row of the table of runs."""
     start, end = course.start, course.end
@@ -359,6 +402,10 @@ def write_page(folder: Path) -> None:
         filled[f"{course.labels} summary"] = summary(course, "followed")
         filled[f"{course.labels} held"] = summary(course, "held")
         filled[f"{course.labels} instants"] = instants(course)
+    for course in some:
+        filled |= spoken(course)
+    summed = {f"{x.labels} {x.seed}": numbers(x) for x in some}
+    (folder / "summary.json").write_text(f"{json.dumps(summed, indent=1)}\n", encoding="utf-8")
     for name, text in filled.items():
         words = words.replace(f"<{name}>", text)
     (folder / "README.md").write_text(words, encoding="utf-8")

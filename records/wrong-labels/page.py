@@ -12,10 +12,12 @@ by the numbers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from vasso.diagnostics.figures.style import canvas, save, styled
@@ -27,12 +29,13 @@ from vasso.lab.report.findings import Answered, Findings, findings
 from vasso.lab.report.hover import Tips
 from vasso.lab.report.sections import Table
 from vasso.lab.report.words import duration, half_width, interval, number, p_value, seeds
-from vasso.lab.statistics import LEAST, paired
+from vasso.lab.statistics import LEAST, mean, paired
 
 HERE = Path(__file__).parent
 RECORDS = HERE.parent
 STUDIES = {"radius": "ResNet-8, CIFAR-10", "radius-mlp": "MLP, Fashion-MNIST"}
 WRONG = 0.75
+BREAK = ". "
 BEGIN, END = "<!-- result: written by records/wrong-labels/page.py -->", "<!-- end of result -->"
 
 
@@ -189,21 +192,28 @@ def _marks(cells: Sequence[Cell], over: str) -> list[Mark]:
 
 def first_answer(answered: Answered, table: Table) -> str:
     """One radius for all: does accuracy rise from SAM over theta 0.9, 0.4, 0.2?"""
-    one = one_radius(answered, table)
+    one, there = _all_at_one(answered, table)
     if one is None:
         return "there are not enough runs yet to choose one radius."
     labels = "clean labels" if one.labels == "clean" else "these labels (no clean runs yet)"
-    there = {
-        name: c
-        for name, cells in table.families().items()
-        for c in cells
-        if c.rho == one.rho and c.n and (name == "SAM" or name[-3:] in {"0.9", "0.4", "0.2"})
-    }
     values = "; ".join(f"{name} {told(c)} (n = {c.n})" for name, c in there.items())
     return (
         f"at ρ = {one.rho:g}, SAM's best on {labels} (n = {one.n}): {values}. "
         f"{_trend(list(there.values()))} {_last_against_sam(answered, table, there)}"
     )
+
+
+def _all_at_one(answered: Answered, table: Table) -> tuple[OneRadius | None, dict[str, Cell]]:
+    """The one radius, and the methods of the paper's Table 6 at it."""
+    one = one_radius(answered, table)
+    there = {
+        name: c
+        for name, cells in table.families().items()
+        for c in cells
+        if one is not None and c.rho == one.rho and c.n
+        if name == "SAM" or name[-3:] in {"0.9", "0.4", "0.2"}
+    }
+    return one, there
 
 
 def _trend(cells: list[Cell]) -> str:
@@ -218,55 +228,99 @@ def _trend(cells: list[Cell]) -> str:
 
 def _last_against_sam(answered: Answered, table: Table, there: dict[str, Cell]) -> str:
     cell = next((c for name, c in there.items() if name.endswith("0.2")), None)
-    sam = there.get("SAM")
-    if (
-        cell is None
-        or sam is None
-        or (c := paired(cell.values("last"), sam.values("last"))) is None
-    ):
+    c = None if cell is None else _compared(answered, table, "one", cell)
+    if c is None or c.paired is None:
         return ""
-    tested = _compared(answered, table, "one", cell)
-    holm = "" if tested is None else f", p after Holm {p_value(tested.adjusted)}"
-    change, ends = number(c.difference.value, 1, sign=True), interval(c.difference, 1, sign=True)
-    return f"θ = 0.2 less SAM: {change} points ({ends}, n = {c.n}{holm})."
+    holm = f", p after Holm {p_value(c.adjusted)}" if c.standing != "no verdict" else ""
+    return f"θ = 0.2 less SAM: {difference(c)}{_counted(c)}{holm}."
 
 
 def second_answer(answered: Answered, table: Table) -> str:
     """Each at its best radius: does the order survive?"""
-    parts, stands = [], set()
+    found = {}
     for name, cell in picks(answered, table).items():
         c = _compared(answered, table, "best", cell)
         if c is not None and c.paired is not None:
-            parts.append(f"{name} at ρ = {cell.rho:g}: {difference(c)} (n = {c.paired.n})")
-            stands.add(c.standing)
-    if not parts:
+            found[name] = c
+    if not found:
         return "there are not enough runs yet."
-    verdict = {
-        frozenset({"cannot tell"}): "No difference can be told",
-        frozenset({"no verdict"}): "Too few seeds for a verdict",
-    }.get(frozenset(stands), "Verdicts differ")
-    return f"{verdict}; less SAM at its own best ρ, in points: {'; '.join(parts)}."
+    parts = [
+        f"{name} at ρ = {c.ours.rho:g}: {difference(c)}{_counted(c)}" for name, c in found.items()
+    ]
+    return f"{_lead(found)}{BREAK}Less SAM at its own best ρ, in points: {'; '.join(parts)}."
+
+
+def _counted(c: Comparison) -> str:
+    """The seeds, where `difference` has not told them."""
+    return f" (n = {c.paired.n})" if c.paired is not None and c.paired.n >= LEAST else ""
+
+
+def _lead(found: dict[str, Comparison]) -> str:
+    """Who is ahead and who behind, in a sentence."""
+    stands: dict[str, list[str]] = {}
+    for name, c in found.items():
+        stands.setdefault(c.standing, []).append(name.removeprefix("VaSSO "))
+    if set(stands) == {"no verdict"}:
+        return "too few seeds for a verdict"
+    ahead = f"yes for {', '.join(stands['ahead'])}" if "ahead" in stands else "no theta is ahead"
+    words = {"behind": "behind", "cannot tell": "not to be told from SAM", "no verdict": "too few"}
+    rest = [f"{words[s]}: {', '.join(stands[s])}" for s in words if s in stands]
+    return "; ".join([ahead, *rest])
 
 
 def third_answer(answered: Answered, table: Table) -> str:
-    """Does the adversary carry more of its rise to other batches than SAM's?"""
-    best = picks(answered, table)
-    sam = best.get("SAM")
+    """Does the adversary carry more of an equal rise to other batches than SAM's?"""
+    sam = picks(answered, table).get("SAM")
     if sam is None:
         return "there are not enough runs yet."
-    parts = [f"SAM {told(sam, 'carried', 2)} of a rise of {told(sam, 'rise', 3)}"]
-    for name, cell in best.items():
-        c = paired(cell.values("carried"), sam.values("carried"))
+    parts, more_of = [], []
+    for name, cells in table.families().items():
+        theirs = {seed: _carried_at(cells, seed, sam) for seed in sam.seeds}
+        known = {seed: value for seed, value in theirs.items() if value is not None}
+        c = paired(known, sam.values("carried"))
         if name.startswith("VaSSO") and c is not None:
-            more, ends = (
-                number(c.difference.value, 2, sign=True),
-                interval(c.difference, 2, sign=True),
-            )
-            share = f"{name} {told(cell, 'carried', 2)} of {told(cell, 'rise', 3)}"
-            parts.append(f"{share} ({more}, {ends}, n = {c.n})")
+            if c.n >= LEAST and c.difference.low > 0:
+                more_of.append(name.removeprefix("VaSSO "))
+            more = number(c.difference.value, 2, sign=True)
+            ends = f"{interval(c.difference, 2, sign=True)}, n = {c.n}"
+            parts.append(f"{name} {number(mean(list(known.values())).value, 2)} ({more}, {ends})")
+    if not parts:
+        return "there are not enough runs yet."
+    lead = f"yes for {', '.join(more_of)}" if more_of else "not to be told yet"
     return (
-        "each at its best ρ, over its own training, the share of the rise that carries over to "
-        f"batches it has not seen: {'; '.join(parts)}."
+        f"{lead}{BREAK}SAM at its best ρ carries {told(sam, 'carried', 2)} of its rise over to "
+        f"batches it has not seen. At that rise on the own batch: {'; '.join(parts)}."
+    )
+
+
+def _carried_at(cells: Sequence[Cell], seed: int, sam: Cell) -> float | None:
+    """The share that a method carries where its rise is SAM's, between the radii it has."""
+    pairs = [(cell.values("rise").get(seed), cell.values("carried").get(seed)) for cell in cells]
+    known = sorted((x, y) for x, y in pairs if x is not None and y is not None)
+    at = sam.values("rise").get(seed)
+    if at is None or not known or not known[0][0] <= at <= known[-1][0]:
+        return None
+    rises, shares = zip(*known, strict=True)
+    return float(np.interp(np.log(at), np.log(rises), shares))
+
+
+def at_equal_weights() -> str:
+    """What the record `resnet-probe` says: same weights, same rise, one run after the other."""
+    path = RECORDS / "resnet-probe" / "summary.json"
+    found = {k: v for k, v in json.loads(path.read_text()).items() if k.startswith("wrong")}
+    sam = " and ".join(f"{100 * x['SAM is a friend']['value']:.0f}" for x in found.values())
+    parts = []
+    for theta in ("0.9", "0.4", "0.2"):
+        each = [x["theta"][theta]["less often a friend"]["equal rise"] for x in found.values()]
+        told = (
+            f"{100 * x['value']:.1f} ({100 * x['low']:.1f} to {100 * x['high']:.1f})" for x in each
+        )
+        parts.append(f"θ={theta} by {' and '.join(told)}")
+    instants = next(iter(found.values()))["instants"]
+    return (
+        f"in {len(found)} runs SAM's adversary lowers the loss of {sam} % of the batches that it "
+        f"has not seen; at equal rise VaSSO's does so less often, in points: {'; '.join(parts)} "
+        f"(95 % intervals over {instants} instants of a run)"
     )
 
 
@@ -288,7 +342,7 @@ def computing(found: dict[str, tuple[Answered, Table]]) -> str:
 def page(found: dict[str, tuple[Answered, Table]]) -> str:
     """The text of README.md: page.md with numbers."""
     names = {"conv": "radius", "mlp": "radius-mlp"}
-    fields: dict[str, str] = {"computing": computing(found)}
+    fields: dict[str, str] = {"computing": computing(found), "weights": at_equal_weights()}
     for short, name in names.items():
         answered, table = found[name]
         fields[f"first_{short}"] = first_answer(answered, table)
@@ -304,19 +358,54 @@ def page(found: dict[str, tuple[Answered, Table]]) -> str:
 
 
 def result(found: dict[str, tuple[Answered, Table]]) -> str:
-    """The block of the project's README: what has seeds enough for a verdict."""
-    heads = ("75 % of the labels wrong", "ρ", "test accuracy %", "less SAM's, points", "n")
-    lines = [row(heads), row(["---"] * len(heads))]
-    for name, (answered, table) in found.items():
-        for method, cell in picks(answered, table).items():
-            if cell.n < LEAST:
-                continue
-            c = _compared(answered, table, "best", cell)
-            less = "" if c is None else difference(c)
-            rho = "" if cell.rho is None else f"{cell.rho:g}"
-            lines.append(row((f"{STUDIES[name]}: {method}", rho, told(cell), less, cell.n)))
-    shown = lines if len(lines) > 2 else ["No method has three seeds yet."]
-    return "\n".join([BEGIN, "", *shown, "", END])
+    """The block of the project's README: what has seeds enough for a verdict, and the answers."""
+    heads = [head for name in found for head in (STUDIES[name], "less SAM's, points")]
+    chosen = {name: picks(*of) for name, of in found.items()}
+    every = {method: cell for cells in chosen.values() for method, cell in cells.items()}
+    methods = sorted(every, key=lambda method: -_theta(every[method]))
+    lines = [row(["75 % of the labels wrong", *heads]), row(["---"] * (1 + len(heads)))]
+    for method in methods:
+        pairs = ((of, chosen[name].get(method)) for name, of in found.items())
+        shown = [part for of, cell in pairs for part in _in_readme(*of, cell)]
+        if any(shown):
+            lines.append(row([method, *shown]))
+    return "\n".join([BEGIN, "", *lines, "", *_short_answers(found), "", END])
+
+
+def _theta(cell: Cell) -> float:
+    """1 of SAM, more of the base."""
+    return float(dict(cell.method.settings).get("theta", 2.0 if cell.rho is None else 1.0))
+
+
+def _in_readme(answered: Answered, table: Table, cell: Cell | None) -> tuple[str, str]:
+    """Accuracy with radius and seeds, and the difference; nothing for too few seeds."""
+    if cell is None or cell.n < LEAST:
+        return "", ""
+    c = _compared(answered, table, "best", cell)
+    rho = "" if cell.rho is None else f"ρ {cell.rho:g}, "
+    return f"{told(cell)} ({rho}n {cell.n})", "" if c is None else difference(c)
+
+
+def _short_answers(found: dict[str, tuple[Answered, Table]]) -> Iterator[str]:
+    """The three questions, each in a line."""
+    names = {name: STUDIES[name].partition(",")[0] for name in found}
+    one = (f"{names[name]} {_at_one(*of)}" for name, of in found.items())
+    yield f"- **One rho for all**, as in the paper: {'; '.join(one)}."
+    best = (
+        f"{names[name]}: {second_answer(*of).partition(BREAK)[0]}" for name, of in found.items()
+    )
+    yield f"- **Each at its best rho**, ahead of SAM? {'. '.join(best)}."
+    rise = (f"{names[name]}: {third_answer(*of).partition(BREAK)[0]}" for name, of in found.items())
+    asked = "is more of it carried over to batches that the adversary has not seen?"
+    yield f"- **At equal rise on its own batch**, {asked} {'. '.join(rise)}."
+
+
+def _at_one(answered: Answered, table: Table) -> str:
+    one, there = _all_at_one(answered, table)
+    if one is None:
+        return "not enough runs yet"
+    values = ", ".join(f"{name.removeprefix('VaSSO ')} {told(c)}" for name, c in there.items())
+    return f"at ρ = {one.rho:g} {values}"
 
 
 def with_result(readme: str, block: str) -> str:

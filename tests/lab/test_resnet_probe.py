@@ -57,7 +57,7 @@ def test_the_page_and_the_figures_are_made_of_the_lines(tmp_path: Path) -> None:
     for path in [*RECORD.glob("*.jsonl"), RECORD / "words.md"]:
         shutil.copy(path, tmp_path)
     imported("page").write_page(tmp_path)
-    for name in ("README.md", "friendly.svg", "carried.svg", "noise.svg"):
+    for name in ("README.md", "summary.json", "friendly.svg", "carried.svg", "noise.svg"):
         assert (tmp_path / name).read_bytes() == (RECORD / name).read_bytes(), name
 
 

@@ -1,6 +1,7 @@
 """The record of wrong labels: pages and figures are those of its runs."""
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from vasso.lab.report.findings import findings
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "records" / "wrong-labels"
 AGAIN = "run: make report"
+THETAS = ("0.4", "0.2")
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +64,19 @@ def test_the_readme_tells_of_the_demo_what_its_record_tells() -> None:
     assert len(gains) == 2
     for row in gains:
         assert row.split(" = ")[1].split(" points")[0].replace("-", "−") in readme, row
+
+
+def test_the_readme_tells_of_the_probe_what_its_record_tells() -> None:
+    found = json.loads((ROOT / "records" / "resnet-probe" / "summary.json").read_text())
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for run in (found["wrong 0"], found["wrong 1"]):
+        assert 0.2 < run["SAM is a friend"]["value"] < 0.33
+        times = (
+            f"{run['theta'][theta]['rho times']:.1f} times at theta {theta}" for theta in THETAS
+        )
+        assert f"about {', '.join(times)}" in readme
+        for theta in THETAS:
+            less = run["theta"][theta]["less often a friend"]
+            assert less["equal rho"]["low"] > 0 and less["equal rise"]["low"] > 0
+    assert "lowers the loss of one other batch in four" in readme
+    assert "less often such a friend, at equal rho and at equal rise" in readme
