@@ -77,6 +77,7 @@ def test_the_readme_tells_of_the_probe_what_its_record_tells() -> None:
         assert f"about {', '.join(times)}" in readme
         for theta in THETAS:
             less = run["theta"][theta]["less often a friend"]
-            assert less["equal rho"]["low"] > 0 and less["equal rise"]["low"] > 0
+            assert less["equal rho"]["low"] > 0
+            assert less["equal rise"]["low"] > 0
     assert "lowers the loss of one other batch in four" in readme
     assert "less often such a friend, at equal rho and at equal rise" in readme
