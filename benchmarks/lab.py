@@ -31,9 +31,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from vasso import VaSSO
 from vasso.lab.data import Augmentation, Images, load, order
+from vasso.lab.how import How
 from vasso.lab.models import build
 from vasso.lab.runs import Run
-from vasso.lab.training import How, Training
+from vasso.lab.training import Training
 
 TASK = {"data": "cifar10", "model": "resnet8", "train_size": 10000, "batch": 128, "epochs": 100}
 METHOD = {"name": "VaSSO", "rho": 0.1, "theta": 0.4, "weight_decay": 1e-3}

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from vasso.lab.how import How
 from vasso.lab.runs import Run
-from vasso.lab.training import How, Training
+from vasso.lab.training import Training
 from vasso.lab.translation.beam import Search, translations
 from vasso.lab.translation.losses import places_of, sentence_losses
 from vasso.lab.translation.pieces import END, PAD

@@ -25,9 +25,10 @@ from vasso.diagnostics.passes import Objective, objective
 from vasso.diagnostics.slope_error import follow, warm_up
 from vasso.diagnostics.snr import SnrMeter
 from vasso.lab.certificate import certificate, now
+from vasso.lab.how import How
 from vasso.lab.runs import Run
 from vasso.lab.subject import Drawn
-from vasso.lab.training import How, Training
+from vasso.lab.training import Training
 
 HERE = Path(__file__).parent
 THETAS = (1.0, 0.9, 0.4, 0.2)

@@ -8,11 +8,11 @@ import torch
 
 from tests.lab import tiny_texts
 from vasso.lab.cli import main
+from vasso.lab.how import How
 from vasso.lab.measurements import measure
 from vasso.lab.runs import Run
 from vasso.lab.store import Store
 from vasso.lab.train import train
-from vasso.lab.training import How
 from vasso.lab.translation.beam import Search, translations
 from vasso.lab.translation.bleu import Bleu, scores, translated
 from vasso.lab.translation.pieces import BEGIN, END, PAD, UNKNOWN

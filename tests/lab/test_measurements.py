@@ -16,12 +16,13 @@ from vasso.diagnostics.snr import SnrMeter
 from vasso.diagnostics.sphere import cloud
 from vasso.lab import cli, measurements
 from vasso.lab import study as studies
+from vasso.lab.how import How
 from vasso.lab.listener import FIRST
 from vasso.lab.measures import NOISE, SPECTRUM, SPREAD, Noise, Spectrum, Spread, settings_of
 from vasso.lab.runs import Run
 from vasso.lab.store import Store, StoreError
 from vasso.lab.train import Stopped, train
-from vasso.lab.training import How, Training
+from vasso.lab.training import Training
 
 CPU = How(accelerator="cpu", checkpoint_seconds=1e9)
 VASSO = {"name": "VaSSO", "rho": 0.2, "theta": 0.4}

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from vasso.lab.how import How
 from vasso.lab.runs import Run
 from vasso.lab.store import Store
 from vasso.lab.train import train
-from vasso.lab.training import How, Training
+from vasso.lab.training import Training
 
 CPU = How(accelerator="cpu", checkpoint_seconds=1e9)
 VASSO = {"name": "VaSSO", "rho": 0.2, "theta": 0.4}

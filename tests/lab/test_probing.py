@@ -17,6 +17,7 @@ from vasso.diagnostics.passes import OfModel
 from vasso.diagnostics.snr import snr
 from vasso.lab import cli
 from vasso.lab.certificate import certificate
+from vasso.lab.how import How
 from vasso.lab.probe_pictures import draw
 from vasso.lab.probe_report import document, lines_of, sentences
 from vasso.lab.probing import MEASURES, Depth, chosen, probe
@@ -24,7 +25,6 @@ from vasso.lab.runs import Run
 from vasso.lab.store import Store
 from vasso.lab.subject import Amount, Subject, of_function, of_run
 from vasso.lab.train import train
-from vasso.lab.training import How
 
 SHALLOW: dict[str, Any] = {"steps": 2, "draws": 2, "eigenvalues": 1, "products": 6, "grid": 2}
 

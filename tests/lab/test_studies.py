@@ -11,12 +11,12 @@ from PIL import Image
 
 import vasso
 from vasso.lab import study as studies
+from vasso.lab.how import How
 from vasso.lab.methods import Method
 from vasso.lab.runs import Run
 from vasso.lab.store import Store
 from vasso.lab.tasks import NotThereYetError
 from vasso.lab.train import train
-from vasso.lab.training import How
 
 NAMES = [
     "cifar10",

@@ -10,12 +10,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from tests.lab import tiny_texts
+from vasso.lab.how import How
 from vasso.lab.passes import Pass
 from vasso.lab.runs import Run
 from vasso.lab.store import Store
 from vasso.lab.tasks import Task
 from vasso.lab.train import Stopped, train
-from vasso.lab.training import How, Training
+from vasso.lab.training import Training
 from vasso.lab.translation.batches import SentenceBatches
 from vasso.lab.translation.losses import sentence_losses
 from vasso.lab.translation.pairs import Pairs, Sequences

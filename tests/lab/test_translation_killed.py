@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from vasso.lab.how import How
 from vasso.lab.runs import Run
 from vasso.lab.store import Store
 from vasso.lab.train import train
-from vasso.lab.training import How
 from vasso.lab.translation.vocabulary import FILE
 
 FORKED = multiprocessing.get_context("forkserver")

@@ -80,7 +80,7 @@ class Crew:
 
     Args:
         store: the directory of the store.
-        how: settings of `vasso.lab.training.How`.
+        how: settings of `vasso.lab.how.How`.
         jobs: how many workers.
         display: who is told.
     """
@@ -177,14 +177,14 @@ def worker(line: Connection, store: Path, how: Mapping[str, Any]) -> None:
     Args:
         line: to the one who hired it.
         store: the directory of the store.
-        how: settings of `vasso.lab.training.How`.
+        how: settings of `vasso.lab.how.How`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who hired it is asked, and asks us
     import torch
 
+    from vasso.lab.how import How
     from vasso.lab.store import BusyError, Store
     from vasso.lab.train import Stopped, train
-    from vasso.lab.training import How
 
     torch.set_num_threads(1)
     watch = Teller(line)

@@ -34,7 +34,7 @@ class Place:
     workers: int = 4
 
     def how(self) -> dict[str, Any]:
-        """Settings of `vasso.lab.training.How`.
+        """Settings of `vasso.lab.how.How`.
 
         Returns:
             name -> value.

@@ -138,7 +138,7 @@ def train_all(runs: list[Run], store: Store, how: dict[str, Any], jobs: int) -> 
     Args:
         runs: what is missing.
         store: where their results go.
-        how: settings of `vasso.lab.training.How`.
+        how: settings of `vasso.lab.how.How`.
         jobs: how many at a time.
 
     Returns:
@@ -162,11 +162,11 @@ def measure_all(
         settings: of the measurement.
         runs: the runs; those that are not finished are passed over.
         store: where they are.
-        how: settings of `vasso.lab.training.How`.
+        how: settings of `vasso.lab.how.How`.
     """
+    from vasso.lab.how import How
     from vasso.lab.measured import table
     from vasso.lab.measurements import measure
-    from vasso.lab.training import How
 
     finished = [run for run in runs if store.folder(run.id).result is not None]
     if runs and not finished:

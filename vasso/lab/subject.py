@@ -185,9 +185,10 @@ def of_run(
     Raises:
         ValueError: its weights are gone, or it is no run on images.
     """
+    from vasso.lab.how import How
     from vasso.lab.pictures import Pictures
     from vasso.lab.shards import load_model
-    from vasso.lab.training import How, Training
+    from vasso.lab.training import Training
 
     weights = folder.load("weights.pt")
     if weights is None:

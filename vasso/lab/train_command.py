@@ -49,14 +49,14 @@ def train_here(run: Run, store: Store, how: dict[str, Any]) -> int:
     Args:
         run: the run.
         store: where its results go.
-        how: settings of `vasso.lab.training.How`.
+        how: settings of `vasso.lab.how.How`.
 
     Returns:
         The exit code.
     """
     from vasso.lab.display import Bars
+    from vasso.lab.how import How
     from vasso.lab.train import train
-    from vasso.lab.training import How
 
     with Bars(1) as bars:
         bars.begun(0, run)

@@ -5,135 +5,27 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from vasso.lab.batches import Tensors
+from vasso.lab.how import FSDP2, How
 from vasso.lab.listener import Listener
 from vasso.lab.material import Drawn, material_of
 from vasso.lab.onlooker import Onlooker
 from vasso.lab.passes import Pass, Source
 from vasso.lab.runs import Run
-from vasso.lab.shards import load_model, load_optimizer, sharded, whole
+from vasso.lab.shards import load_model, load_optimizer, whole
+from vasso.lab.sums import Sums
 from vasso.randomness import mixed
-from vasso.records import StepSummary
-
-FSDP2 = "fsdp2"
-
-
-@dataclass(frozen=True)
-class How:
-    """How a run is carried out: nothing here changes what it is.
-
-    Args:
-        data: where data are; None for VASSO_DATA or the cache of the user.
-        accelerator: as Fabric calls it.
-        devices: how many; each is a process.
-        strategy: as Fabric calls it; or "fsdp2", torch's `fully_shard` through Fabric.
-        checkpoint_steps: steps from checkpoint to checkpoint; 0 for none within an epoch.
-        checkpoint_seconds: at most so long from checkpoint to checkpoint.
-        workers: processes that decode image files, where a data set is not in memory.
-    """
-
-    data: Path | None = None
-    accelerator: str = "auto"
-    devices: int = 1
-    strategy: str = "auto"
-    checkpoint_steps: int = 0
-    checkpoint_seconds: float = 60.0
-    workers: int = 4
-
-    def fabric(self, precision: Any) -> Fabric:
-        """The host.
-
-        Args:
-            precision: of the passes.
-
-        Returns:
-            Launched, if there are several processes.
-        """
-        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
-        strategy: Any = self.strategy
-        if self.strategy == FSDP2:
-            strategy = ModelParallelStrategy(sharded, self.devices, tensor_parallel_size=1)
-        fabric = Fabric(
-            accelerator=self.accelerator,
-            devices=self.devices,
-            strategy=strategy,
-            precision=precision,
-        )
-        if self.devices > 1:
-            fabric.launch()
-        return fabric
-
-
-@dataclass
-class Sums:
-    """What has been added up: of this epoch, and of the whole run.
-
-    Attributes:
-        loss: sum of the losses of the epoch's steps, as the optimizer returned them.
-        steps: how many.
-        seconds: of the epoch's steps, tests and checkpoints not counted.
-        images: of the epoch; or pieces of sentences.
-        run_seconds: of all steps of the run.
-        run_images: of the run.
-        rise: sum of the rises of the loss from w to the adversary, over the epoch's climbs.
-        climbs: steps of the epoch that climbed and knew both losses.
-    """
-
-    loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    steps: int = 0
-    seconds: float = 0.0
-    images: int = 0
-    run_seconds: float = 0.0
-    run_images: int = 0
-    rise: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    climbs: int = 0
-
-    def add(self, loss: Tensor, images: int, seconds: float) -> None:
-        """Takes in a step; without asking the device for its number.
-
-        Args:
-            loss: what the step returned.
-            images: that it saw.
-            seconds: that it took.
-        """
-        self.loss = self.loss.to(loss.device) + loss.detach().double()
-        self.steps += 1
-        self.seconds += seconds
-        self.run_seconds += seconds
-        self.images += images
-        self.run_images += images
-
-    def add_rise(self, last: StepSummary | None) -> None:
-        """Takes in how much higher the loss was at the adversary; likewise.
-
-        Args:
-            last: what the optimizer tells of its step, None if it tells nothing.
-        """
-        if last is None or not last.climbed or last.loss_at != "w" or last.perturbed_loss is None:
-            return
-        rise = (last.perturbed_loss - last.loss).detach().double()
-        self.rise = self.rise.to(rise.device) + rise
-        self.climbs += 1
-
-    def next_epoch(self) -> None:
-        """Begins the sums of an epoch anew."""
-        self.loss, self.steps, self.seconds, self.images = torch.zeros_like(self.loss), 0, 0.0, 0
-        self.rise, self.climbs = torch.zeros_like(self.rise), 0
 
 
 class Training:
