@@ -1,26 +1,38 @@
 """Is the lab's transformer as fast as torch's own, and how much does a decoder's memory save?
 
-Training: the lab's loop, a plain loop around the same model, and a plain loop around
-`nn.Transformer` of the same size, on the same batches with the same AdamW. They take turns, a few
-steps each, in one process with one thread; figures are medians over the turns of the time of this
-process.
+    python benchmarks/translation.py --data DIR --json out.json    # Multi30k in DIR, or VASSO_DATA
+    python benchmarks/translation.py --show out.json               # the tables again, from the file
 
-Decoding: beam search that remembers keys and values against one that reads all again, to
-translations of 10, 30 and 100 pieces.
+Training. Four loops take turns, a few steps each, on the same batches with the same AdamW, in one
+process with one thread: the lab's with all it keeps account of, a plain loop around the lab's
+model, and plain loops around `nn.Transformer` of the same size, as one would write it. That has
+dropout within attention and feed-forward layers too, where fairseq's recipe has none; once without
+it does the same work as ours. The clock is that of the process, which does not run while others
+have the core. A machine that is shared is faster and slower by turns: what is compared is the ratio
+within a round, and its median is told.
 
-    python benchmarks/translation.py [--data DIR]
+Decoding. Beam search that remembers keys and values against one that reads again all that has been
+said, to translations of 10, 30 and 100 pieces, likewise. Both find the same translations, which is
+checked.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import statistics
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
+from overhead import git, hardware
+from tables import table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -32,9 +44,18 @@ from vasso.lab.translation.losses import places_of, sentence_losses
 from vasso.lab.translation.pieces import END, PAD
 from vasso.lab.translation.transformer import SIZES, Size, Transformer, build
 
-TASK = {"model": "transformer-small", "batch": 1024, "epochs": 100, "label_smoothing": 0.1}
+MODEL = "transformer-small"
+TASK = {"model": MODEL, "batch": 1024, "epochs": 100, "label_smoothing": 0.1, "dropout": 0.1}
 METHOD = {"name": "AdamW", "lr": 1e-3, "beta2": 0.98, "schedule": "constant"}
-LENGTHS = (10, 30, 100)
+LAB, PLAIN, TORCH = "lab", "plain loop", "nn.Transformer"
+ALIKE = "nn.Transformer, dropout as ours"
+CACHED, REPLAYED = "cached", "replayed"
+SENTENCES, BEAM = 4, 5
+
+Rounds = list[dict[str, float]]
+
+
+# -- training -------------------------------------------------------------------------------------
 
 
 class OfTorch(nn.Module):
@@ -47,6 +68,14 @@ class OfTorch(nn.Module):
         shape = (size.width, size.heads, size.layers, size.layers, size.inner, dropout)
         self.core = nn.Transformer(*shape, batch_first=True)
         self.core.encoder.norm = self.core.decoder.norm = None  # ours has none at the end
+
+    def without_inner_dropout(self) -> OfTorch:
+        """Leaves it on embeddings and on what sub-layers add, as fairseq's recipe has it."""
+        for layer in (*self.core.encoder.layers, *self.core.decoder.layers):
+            layer.dropout.p = layer.self_attn.dropout = 0.0
+            if hasattr(layer, "multihead_attn"):
+                layer.multihead_attn.dropout = 0.0
+        return self
 
     def forward(self, source: Tensor, before: Tensor) -> Tensor:
         hidden = source == PAD
@@ -62,22 +91,21 @@ class OfTorch(nn.Module):
         return self.ours.scores(found)
 
 
-def lab(data: str, root: Path | None) -> Training:
-    run = Run.of({"task": {**TASK, "data": data, "pieces": 4000, "dropout": 0.1}, "method": METHOD})
-    how = How(data=root, accelerator="cpu")
+def lab(args: argparse.Namespace) -> Training:
+    task = {**TASK, "data": args.corpus, "pieces": args.pieces}
+    run = Run.of({"task": task, "method": METHOD})
+    how = How(data=args.data, accelerator="cpu")
     return Training(run, how, how.fabric(run.task.precision))
 
 
-def by_hand(
-    model: nn.Module, loss_of: Callable[..., Tensor], batches: object
-) -> Callable[[], None]:
+def by_hand(model: nn.Module, loss_of: Callable[..., Tensor], batches: Any) -> Callable[[], object]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0)
     step = 0
 
     def take_step() -> None:
         nonlocal step
         optimizer.zero_grad()
-        loss_of(model, *batches.at(step)).backward()  # type: ignore[attr-defined]
+        loss_of(model, *batches.at(step)).backward()
         optimizer.step()
         step += 1
 
@@ -94,65 +122,169 @@ def torch_loss(model: nn.Module, source: Tensor, target: Tensor, weights: Tensor
     return cross_entropy(logits, target.flatten(), ignore_index=PAD, label_smoothing=0.1)
 
 
-def training(data: str, root: Path | None, turns: int, steps: int) -> dict[str, float]:
-    """Pieces of the target in a second of this process."""
-    ours = lab(data, root)
+def training(args: argparse.Namespace) -> dict[str, Any]:
+    """Pieces of the target in a second of this process, round by round."""
+    ours = lab(args)
     texts, batches = ours.material.texts, ours.batches
     sizes = {"source": len(texts.source), "target": len(texts.target)}
+    plain = build(MODEL, **sizes, dropout=0.1, seed=0)
+    of_torch, alike = (OfTorch(SIZES[MODEL], *sizes.values(), 0.1) for _ in range(2))
     loops = {
-        "lab": ours.take_step,
-        "plain loop": by_hand(
-            build("transformer-small", **sizes, dropout=0.1, seed=0), ours_loss, batches
-        ),
-        "nn.Transformer": by_hand(
-            OfTorch(SIZES["transformer-small"], *sizes.values(), 0.1), torch_loss, batches
-        ),
+        LAB: ours.take_step,
+        PLAIN: by_hand(plain, ours_loss, batches),
+        TORCH: by_hand(of_torch, torch_loss, batches),
+        ALIKE: by_hand(alike.without_inner_dropout(), torch_loss, batches),
     }
-    found: dict[str, list[float]] = {name: [] for name in loops}
-    for turn in range(turns + 1):
-        pieces = sum(batches.amount(turn * steps + i) for i in range(steps))
-        for name, take_step in loops.items():
-            begun = time.process_time()
-            for _ in range(steps):
-                take_step()
-            found[name].append(pieces / (time.process_time() - begun))
-    return {name: round(statistics.median(values[1:]), 1) for name, values in found.items()}
+    rounds: Rounds = []
+    for number in range(args.rounds + 1):  # the first warms up
+        steps = range(number * args.steps, (number + 1) * args.steps)
+        pieces = sum(batches.amount(step) for step in steps)
+        rounds.append({n: pieces / timed(step, args.steps) for n, step in in_turn(loops, number)})
+    weights = {LAB: ours.bare, PLAIN: plain, TORCH: of_torch, ALIKE: alike}
+    return {
+        "weights": {n: sum(p.numel() for p in m.parameters()) for n, m in weights.items()},
+        "pieces_per_second": rounds[1:],
+    }
 
 
-def decoding(turns: int) -> dict[str, dict[str, float]]:
-    """Seconds of this process for 4 sentences and a beam of 5, none of which ends early."""
-    model = build("transformer-small", source=3200, target=2504, seed=0).eval()
+# -- decoding -------------------------------------------------------------------------------------
+
+
+def decoding(args: argparse.Namespace) -> dict[str, Rounds]:
+    """Length -> seconds of this process, round by round; no translation ends early."""
+    model = build(MODEL, source=3200, target=2504, seed=0).eval()
     drawn = torch.Generator().manual_seed(0)
-    source = torch.randint(4, 3200, (4, 15), generator=drawn)
+    source = torch.randint(4, 3200, (SENTENCES, 15), generator=drawn)
     silent = model.scores
     model.scores = lambda x: silent(x).index_fill(-1, torch.tensor([END]), -1e9)  # type: ignore[method-assign]
-    found: dict[str, dict[str, float]] = {}
-    for length in LENGTHS:
-        times: dict[bool, list[float]] = {True: [], False: []}
-        for _ in range(turns):
-            for cached in times:
-                begun = time.process_time()
-                translations(model, source, Search(5, cached=cached), longest=length)
-                times[cached].append(time.process_time() - begun)
-        best = {"cached": min(times[True]), "replayed": min(times[False])}
-        found[str(length)] = {k: round(v, 4) for k, v in best.items()}
-        found[str(length)]["times"] = round(best["replayed"] / best["cached"], 2)
+    found: dict[str, Rounds] = {}
+    for length in args.lengths:
+        search = {
+            kind: partial(translations, model, source, Search(BEAM, cached=kind == CACHED), length)
+            for kind in (CACHED, REPLAYED)
+        }
+        said = [[some[0].pieces for some in search[kind]()] for kind in search]  # warms up, too
+        if said[0] != said[1] or len(said[0][0]) < length - 1:
+            raise SystemExit(f"the two searches differ, or end early, at {length} pieces")
+        found[str(length)] = [
+            {kind: timed(look) for kind, look in in_turn(search, number)}
+            for number in range(args.decoding_rounds)
+        ]
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--corpus", default="multi30k")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=4)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    result = {
-        "training, pieces a second": training(given.corpus, given.data, given.turns, given.steps),
-        "decoding, seconds": decoding(min(given.turns, 2)),
+# -- clocks ---------------------------------------------------------------------------------------
+
+
+def in_turn(loops: dict[str, Callable[[], object]], number: int) -> list[tuple[str, Any]]:
+    """All of them; the first goes last in the next round."""
+    items = list(loops.items())
+    first = number % len(items)
+    return items[first:] + items[:first]
+
+
+def timed(call: Callable[[], object], times: int = 1) -> float:
+    """Seconds of this process."""
+    begun = time.process_time()
+    for _ in range(times):
+        call()
+    return time.process_time() - begun
+
+
+# -- what is shown --------------------------------------------------------------------------------
+
+
+def median_ratio(rounds: Rounds, one: str, other: str) -> float:
+    """The middle of the ratios within a round."""
+    return statistics.median(each[one] / each[other] for each in rounds)
+
+
+def training_table(result: dict[str, Any]) -> str:
+    """Medians; each loop beside the one around torch's transformer."""
+    rounds = result["training"]["pieces_per_second"]
+    rows = [
+        [
+            name,
+            f"{result['training']['weights'][name]:,}",
+            f"{statistics.median(each[name] for each in rounds):,.0f}",
+            f"{median_ratio(rounds, name, TORCH):.2f}",
+            f"{median_ratio(rounds, name, PLAIN):.2f}",
+        ]
+        for name in (LAB, PLAIN, TORCH, ALIKE)
+    ]
+    head = ["loop", "weights", "pieces a second", f"to {TORCH}'s", f"to the {PLAIN}'s"]
+    return table(head, rows)
+
+
+def decoding_table(result: dict[str, Any]) -> str:
+    """Medians of seconds and of ratios."""
+    rows = [
+        [
+            length,
+            *(f"{statistics.median(each[k] for each in rounds):.3f}" for k in (CACHED, REPLAYED)),
+            f"{median_ratio(rounds, REPLAYED, CACHED):.1f}",
+        ]
+        for length, rounds in result["decoding"].items()
+    ]
+    return table(["pieces", "remembered, s", "read again, s", "times as fast"], rows)
+
+
+def show(result: dict[str, Any]) -> str:
+    """The tables, from the stored value alone."""
+    where, how = result["hardware"], result["settings"]
+    told = (
+        f"{where['cpu']}, {where['threads']} thread(s), torch {result['versions']['torch']}, "
+        f"{result['date'][:10]}, {how['rounds']} rounds of {how['steps']} steps"
+    )
+    return "\n\n".join([told, training_table(result), decoding_table(result)])
+
+
+def certificate(args: argparse.Namespace) -> dict[str, Any]:
+    """When, where, with what and how."""
+    names = ("corpus", "pieces", "rounds", "steps", "lengths", "decoding_rounds")
+    return {
+        "what": "pieces a second in training, seconds of beam search",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": git("rev-parse", "HEAD"),
+        "package_changed_since": bool(git("status", "--porcelain", "--", "vasso")),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "vasso")},
+        },
+        "hardware": {**hardware(), "threads": torch.get_num_threads()},
+        "settings": {
+            **{name: getattr(args, name) for name in names},
+            **{"task": TASK, "method": METHOD, "sentences": SENTENCES, "beam": BEAM},
+        },
     }
-    print(json.dumps(result, indent=1))
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--data", type=Path, help="where data are")
+    parser.add_argument("--corpus", default="multi30k")
+    parser.add_argument("--pieces", type=int, default=4000, help="merges of byte-pair encoding")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each loop")
+    parser.add_argument("--steps", type=int, default=4, help="steps of a turn")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[10, 30, 100])
+    parser.add_argument("--decoding-rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write everything to this file")
+    parser.add_argument("--show", type=Path, help="print the tables of a stored file and stop")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measures, or reads, and prints."""
+    args = arguments()
+    if args.show:
+        print(show(json.loads(args.show.read_text())))
+        return
+    torch.set_num_threads(1)
+    result = {**certificate(args), "training": training(args), "decoding": decoding(args)}
+    if args.json:
+        args.json.write_text(json.dumps(result) + "\n")
+    print(show(result))
 
 
 if __name__ == "__main__":
