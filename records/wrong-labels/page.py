@@ -155,8 +155,17 @@ def over_radius(found: dict[str, tuple[Answered, Table]]) -> Figure:
         for handles, labels in named
         for handle, label in zip(handles, labels, strict=True)
     }
-    figure.legend(entries.values(), entries, loc="outside lower center", ncols=len(entries))
+    order = sorted(entries, key=lambda name: _rank(name, found))
+    figure.legend(
+        [entries[name] for name in order], order, loc="outside lower center", ncols=len(entries)
+    )
     return figure
+
+
+def _rank(name: str, found: dict[str, tuple[Answered, Table]]) -> float:
+    """The base first, then SAM, then VaSSO by falling theta."""
+    families = (table.families() for _, table in found.values())
+    return -next(_theta(cells[name][0]) for cells in families if name in cells)
 
 
 def _draw(axes: Any, table: Table, over: str) -> None:

@@ -4,7 +4,7 @@
 |---|---|
 | the base alone (SGD, AdamW) | grey |
 | SAM | orange |
-| VaSSO | from teal (theta near 0) over light blue (0.2) and blue (0.4) to violet (0.9) |
+| VaSSO | from dark green (theta near 0) over light blue (0.2) and blue (0.4) to violet (0.9) |
 | ASAM, FisherSAM, GSAM | plum, moss, sand |
 
 Each contrasts at least 3 : 1 with white and with black, and with theta < 1 a method other than SAM
@@ -26,7 +26,15 @@ GRID = "#a3a3a1"
 """Lines behind the data; the CSS variable `--figure-grid` in a web page."""
 BASE = "#868686"
 SAM = "#cb7618"
-VASSO = ((0.0, "#12a5a0"), (0.2, "#0e9fcc"), (0.4, "#2d5bb4"), (0.9, "#8c2af0"), (1.0, "#a03cf0"))
+VASSO = (
+    (0.0, "#0a6a50"),
+    (0.1, "#0a7060"),
+    (0.2, "#0e9fcc"),
+    (0.4, "#2d5bb4"),
+    (0.9, "#8c2af0"),
+    (1.0, "#a03cf0"),
+)
+THETA_MARKERS = ((0.15, "^"), (0.3, "D"), (0.6, "d"), (1.0, "H"))
 OTHERS = {"ASAM": "#a02b7c", "FisherSAM": "#46651d", "GSAM": "#a58454"}
 REST = ("#c0392b", "#a06a8c", "#5f8a8b", "#7a7f3c", "#b0654a", "#6474a8")
 BASES = ("plain", "SGD", "AdamW")
@@ -79,7 +87,7 @@ def look(method: str, theta: float | None = None) -> Look:
     if not 0 < theta <= 1:
         raise ValueError(f"theta must be above 0 and at most 1, got {theta}")
     if name == "SAM" and theta < 1:
-        return Look(_between(theta), "D" if theta <= 0.3 else "d" if theta <= 0.6 else "H")
+        return Look(_between(theta), next(m for most, m in THETA_MARKERS if theta <= most))
     return Look(_colour(name), _marker(name), "-" if theta == 1 else "--")
 
 

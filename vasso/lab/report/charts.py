@@ -1,7 +1,7 @@
 """What is drawn of a task? Accuracy over rho, over the effective radius, over epochs, and why.
 
-Lines are means over seeds, bands their 95 % intervals; a cell of one run is a hollow mark without a
-band. The base alone, which has no radius, is a line across.
+Lines are means over seeds, bands their 95 % intervals; a cell of fewer than three runs is a hollow
+mark without a band. The base alone, which has no radius, is a line across.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vasso.lab.report.curves import Curve, curves_of
 from vasso.lab.report.findings import Answered
 from vasso.lab.report.hover import Tips
 from vasso.lab.report.sections import Table
-from vasso.lab.statistics import paired
+from vasso.lab.statistics import LEAST, paired
 
 HEIGHT = 3.3
 LEAST_RADII = 3
@@ -288,7 +288,7 @@ def draw_series(axes: Axes, name: str, looks: Look, marks: Sequence[Mark], tips:
         tips: what points say.
     """
     xs, ys = [m.x for m in marks], [m.y.value for m in marks]
-    sure = [math.isfinite(m.y.low) for m in marks]
+    sure = [m.y.n >= LEAST for m in marks]
     filled = [i for i, ok in enumerate(sure) if ok]
     plain: dict[str, Any] = {"color": looks.colour, "marker": looks.marker}
     axes.plot(xs, ys, looks.line, **plain, markevery=filled, label=name)
