@@ -183,7 +183,7 @@ def _draw(axes: Any, found: dict[float, list[Group]], tell: Callable[[Group], Es
         ends = [[max(e.value - e.low, 0) for e in told], [max(e.high - e.value, 0) for e in told]]
         label = "SAM (theta 1)" if theta == 1 else f"theta {theta:g}"
         axes.plot(x, y, color=how.colour, marker=how.marker, markersize=4, lw=1.3, label=label)
-        axes.errorbar(x, y, ends, color=how.colour, lw=0.8, alpha=0.55, fmt="none")
+        axes.errorbar(x, y, ends, color=how.colour, lw=0.8, alpha=0.3, fmt="none")
 
 
 def _epochs(axes: Any) -> None:
