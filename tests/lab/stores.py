@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
+from vasso.diagnostics.density import Density
+from vasso.diagnostics.eigen import Eigenpairs
+from vasso.diagnostics.equal_effect import EqualEffect
+from vasso.diagnostics.estimates import Estimate
+from vasso.diagnostics.friendliness import Friendliness
+from vasso.diagnostics.landscape import Surface
+from vasso.diagnostics.radius import RiseCurve
+from vasso.diagnostics.sharpness import Sharpness
+from vasso.diagnostics.slope_error import SlopeError
+from vasso.diagnostics.snr import Snr
 from vasso.lab import study as studies
+from vasso.lab.probe_report import document, write
+from vasso.lab.probing import Depth
+from vasso.lab.probing import Findings as Probed
+from vasso.lab.report.beside import Measured, of_training
 from vasso.lab.report.reading import LINES, Trained
 from vasso.lab.runs import Run
-from vasso.lab.store import FORMAT, Folder, Store
+from vasso.lab.store import FORMAT, Folder, Store, _as_json
 
 CERTIFICATE = {
     "vasso": "0.1.0",
@@ -78,6 +95,96 @@ def result(run: Run, test: float) -> dict[str, Any]:
     return {"last": last, "best": best, **cost, "ended": "2026-01-09T12:00:00+00:00"}
 
 
+# -- what is measured besides accuracy -------------------------------------------------------------
+
+
+def luck(run: Run) -> float:
+    """Noise of the seed, and less of the run's own."""
+    own = np.random.default_rng(crc32(run.id.encode()))
+    return float(np.random.default_rng(run.seed).normal(0, 0.3)) + float(own.normal(0, 0.05))
+
+
+def translator(run: Run, *, scored: bool = True, bleu: float = 0.0) -> Trained:
+    """A run on sentences: BLEU of 35, more by `bleu` for VaSSO, whose perplexity is less by 0.5."""
+    vasso = run.method.name == "VaSSO"
+    perplexity = 5.0 - 0.5 * vasso - 0.1 * luck(run)
+    count = run.task.epochs
+    epochs = [
+        {"kind": "epoch", "step": 495 * i, "epoch": i, "train_loss": 4.0 - i / count}
+        | {"validation_perplexity": perplexity + 8 * (count - i) / i, "test_accuracy": 50.0 + i}
+        for i in range(1, count + 1)
+    ]
+    last = {"epoch": count, "validation_perplexity": perplexity, "test_accuracy": 50.0 + count}
+    passes = 1 if run.method.name == "plain" else 2
+    result = {"last": last, "best": None, "cost": 2475.0 * passes, "seconds": 900.0 * passes}
+    row = {"bleu": 35.0 + bleu * vasso + luck(run), "detokenised": 34.0 + luck(run)}
+    row |= {"brevity_penalty": 1.0, "length_ratio": 1.01, "perplexity": perplexity, "sentences": 9}
+    settings = {"beam": 5, "length_penalty": 1.0, "sentences": 0}
+    measured = {"bleu": Measured(settings, (row,))} if scored else {}
+    return Trained(run, "2026-01-01T10:00:00+00:00", CERTIFICATE, tuple(epochs), result, measured)
+
+
+def flattened(run: Run, *, images: int = 2000) -> Trained:
+    """A run with eigenvalues 40 / k for SGD, 30 / k for SAM and 20 / k for VaSSO, about."""
+    top = {"SAM": 30.0, "VaSSO": 20.0}.get(run.method.name, 40.0) + luck(run)
+    row = {f"lambda{k}": top / k for k in range(1, 6)} | {"lambda1/lambda5": 5.0}
+    row |= {f"residual{k}": 0.001 for k in range(1, 6)} | {"products": 40, "samples": images}
+    settings = {"eigenvalues": 5, "images": images, "tolerance": 0.001}
+    return replace(trained(run), measured={"spectrum": Measured(settings, (row,))})
+
+
+def noisy(run: Run) -> Trained:
+    """A run that notes its signal-to-noise ratio, 0.5 / epoch, as training does."""
+    one = trained(run)
+    epochs = []
+    for i, line in enumerate(one.epochs, 1):
+        found = Snr(Estimate(0.5 / i, 0.3 / i, 0.8 / i, 0.95, 50), *[around(1.0)] * 2, batches=50)
+        epochs.append({**line, "snr": found.row()})
+    return replace(one, epochs=tuple(epochs), measured=of_training(epochs))
+
+
+def around(value: float) -> Estimate:
+    return Estimate(value, 0.8 * value, 1.2 * value, 0.95, 8)
+
+
+def found_by_a_probe() -> Probed:
+    """One result of every kind that has a figure."""
+    thetas, rhos, open_ended = (1.0, 0.4), (0.05, 0.1, 0.2), Estimate(2.0, 1.0, math.inf, 0.95, 8)
+    grid = np.linspace(-1, 1, 5)
+    losses = 1 + grid[:, None] ** 2 + grid[None, :] ** 2
+    curves: list[Any] = [
+        RiseCurve(rhos, tuple(map(around, rhos)), tuple(map(around, rhos)), theta, 8, 4)
+        for theta in thetas
+    ]
+    equal = [EqualEffect(on, 0.4, 0.1, around(0.1), open_ended) for on in ("own", "others")]
+    values = np.array([9.0, 4.0, 1.0])
+    nodes = np.array([[0.1, 9.0], [0.2, 8.0]])
+    results: dict[str, list[Any]] = {
+        "snr": [Snr(*[around(1.0)] * 3, batches=32)],
+        "slope": [SlopeError(theta, *[around(theta)] * 4, 2.0, 30) for theta in thetas],
+        "friendliness": [Friendliness(0.1, theta, *[around(0.3)] * 4, 8, 4) for theta in thetas],
+        "radius": curves + equal,
+        "sharpness": [
+            Sharpness(around(0.2), 0.1, "l2", False, search, 64, 16, 99)
+            for search in ("one-step", "apgd", "average")
+        ],
+        "eigenvalues": [Eigenpairs(values, np.eye(3), values / 1000, 30, 256)],
+        "density": [Density(nodes, np.array([[0.9, 0.1], [0.8, 0.2]]), 500, 80, 256)],
+        "landscape": [Surface(grid, grid, losses, losses / 100, 256)],
+    }
+    return Probed(results, notes=["trace could not be measured: <b>nothing</b>"])
+
+
+def probe_of(run: Run) -> dict[str, Any]:
+    """What `vasso probe` would write of it."""
+    subject: Any = SimpleNamespace(name=run.id, about={"kind": "run"}, count=32, others=[1, 2])
+    whole = document(subject, Depth(0.1, (1.0, 0.4)), found_by_a_probe())
+    return json.loads(_as_json(whole))  # type: ignore[no-any-return]
+
+
+# -- runs and stores -------------------------------------------------------------------------------
+
+
 def runs_of(
     name: str, scale: str = "cpu", seeds: int | None = None, wrong: Any = None
 ) -> list[Run]:
@@ -107,4 +214,12 @@ def as_store(root: Path, runs: Iterable[Trained]) -> Store:
             folder.append(line)
         if one.result is not None:
             folder.write_result(one.result)
+        for name, found in one.measured.items():
+            named = {"run": one.run.id, "method": one.run.method.label, "seed": one.run.seed}
+            rows = [{**named, **row} for row in found.rows]
+            folder.write_measurement(
+                name, {"format": FORMAT, "settings": found.settings, "rows": rows}
+            )
+        if one.probe is not None:
+            write(folder.path / "probe" / "probe.json", one.probe)
     return store

@@ -12,15 +12,18 @@ from torch.nn.functional import cross_entropy
 
 from tests.diagnostics.nets import CtrlC, batches, interrupted, net, nothing_touched
 from vasso.diagnostics.equal_effect import EqualEffect
+from vasso.diagnostics.figures.style import save
 from vasso.diagnostics.friendliness import friendliness
 from vasso.diagnostics.passes import OfModel
 from vasso.diagnostics.snr import snr
 from vasso.lab import cli
 from vasso.lab.certificate import certificate
 from vasso.lab.how import How
-from vasso.lab.probe_pictures import draw
+from vasso.lab.probe_pictures import draw, figures_of
+from vasso.lab.probe_reading import results_of
 from vasso.lab.probe_report import document, lines_of, sentences
 from vasso.lab.probing import MEASURES, Depth, chosen, probe
+from vasso.lab.report.reading import read
 from vasso.lab.runs import Run
 from vasso.lab.store import Store
 from vasso.lab.subject import Amount, Subject, of_function, of_run
@@ -261,6 +264,27 @@ def test_a_run_from_the_command_line(
         json.loads((tmp_path / "probe.json").read_text())["results"]["snr"][0]
         == (told["results"]["snr"][0])
     )
+
+
+def test_the_probe_of_a_run_lies_beside_it_where_the_report_finds_it(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--only", "slope,friendliness,eigenvalues,density,landscape", "--quick"]
+    place = ["--store", str(store.root), "--accelerator", "cpu"]
+    assert called("probe", finished(store), *words, *place) == 0
+    path = store.root / finished(store) / "probe" / "probe.json"
+    assert str(path) in capsys.readouterr().out
+    found = read(store.root).runs[finished(store)].probe
+    assert found == json.loads(path.read_text())
+    drawn = {x.name for x in path.parent.iterdir()} - {"probe.json"}
+    again = figures_of(results_of(found))
+    for name, make in again:
+        picture = save(make(), path.parent / "again.svg")
+        if name not in ("density", "landscape"):  # which the file holds to five digits
+            assert picture.read_bytes() == (path.parent / f"{name}.svg").read_bytes()
+        drawn.remove(f"{name}.svg")
+    assert drawn == set()
+    assert len(path.read_bytes()) < 40_000  # goes along with `vasso export`
 
 
 @pytest.mark.usefixtures("mine")

@@ -3,12 +3,13 @@
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab.stores import as_lines, runs_of, trained
+from tests.lab.stores import as_lines, flattened, noisy, probe_of, runs_of, trained, translator
 from vasso.lab.report.findings import Findings, findings
 from vasso.lab.report.page import write_page
 
@@ -118,6 +119,39 @@ def test_nothing_is_cut_off_and_charts_are_seen(opened: Any, size: str, scheme: 
         assert box["height"] > 150
     dark = sum(map(int, background(page)[4:-1].split(","))) < 3 * 128
     assert dark == (scheme == "dark")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of what is measured besides accuracy: spectra, noise, translations, probes."""
+    flat = [flattened(run) for run in runs_of("hessian")]
+    flat[3:5] = [replace(one, probe=probe_of(one.run)) for one in flat[3:5]]
+    rest = [*map(translator, runs_of("translation")), *map(noisy, runs_of("snr"))]
+    root = as_lines(tmp_path_factory.mktemp("measured"), [*flat, *rest])
+    found = findings(root, ["hessian", "snr", "translation"])
+    return write_page(found, root / "report.html")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_measurements_and_probes_fit(opened: Any, measured: Path, size: str, scheme: str) -> None:
+    page = opened(size, scheme, measured)
+    probes = page.locator("[id*='-probe-'] > summary")
+    assert probes.count() == 2
+    assert not page.locator("#hessian-cpu-probe-1 svg.figure").first.is_visible()  # folded
+    for i in range(2):
+        probes.nth(i).click()
+    assert page.evaluate(CUT_OFF) == []
+    charts = page.locator("svg.figure")
+    boxes = [charts.nth(i).bounding_box() for i in range(charts.count())]
+    assert len(boxes) >= 5 + 2 * 7
+    assert min(box["width"] for box in boxes) > 250
+    labels = page.locator("#translation-cpu .chart svg text")
+    frame = "(e) => e.closest('.chart').getBoundingClientRect()"
+    for i in range(labels.count()):  # long names in legends and beside axes
+        box, around = labels.nth(i).bounding_box(), labels.nth(i).evaluate(frame)
+        assert box["x"] >= around["x"] - 1, labels.nth(i).inner_text()
+        assert box["x"] + box["width"] <= around["x"] + around["width"] + 1
 
 
 def test_the_toggle_turns_the_colours_and_remembers(opened: Any) -> None:

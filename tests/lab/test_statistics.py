@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from vasso.lab.statistics import (
     holm,
     mean,
     paired,
+    seeds_to_decide,
     sign_flip_p,
     standing,
     student_p,
@@ -158,3 +160,78 @@ def test_the_radius_is_chosen_by_mean_validation_accuracy() -> None:
     assert chosen({0.2: [1.0], 0.1: [1.0]}) == 0.1
     assert chosen({0.1: [1.0, 9.0], 0.2: [6.0, 6.0]}) == 0.2
     assert chosen({0.1: [1.0, 2.0, 3.0], 0.2: [9.0, 9.0]}) == 0.1
+
+
+# -- how many seeds --------------------------------------------------------------------------------
+
+
+def power_by_scipy(difference: float, spread: float, n: int) -> float:
+    edge = stats.t.ppf(0.975, n - 1)
+    return float(stats.nct.sf(edge, n - 1, np.sqrt(n) * abs(difference) / spread))
+
+
+@pytest.mark.parametrize("power", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("spread", [0.05, 0.12, 0.15, 0.3, 0.9])
+def test_so_many_seeds_have_the_power_and_one_fewer_has_not(spread: float, power: float) -> None:
+    n = seeds_to_decide(-0.15, spread, power=power)
+    assert power_by_scipy(0.15, spread, n) >= power
+    assert n == 3 or power_by_scipy(0.15, spread, n - 1) < power
+
+
+def test_seeds_are_those_of_the_tables_and_of_a_simulation() -> None:
+    # Cohen, 1988, and every program since: effects of 0.2, 0.5 and 0.8 deviations
+    assert [seeds_to_decide(d, 1.0) for d in (0.2, 0.5, 0.8)] == [199, 34, 15]
+    drawn = np.random.default_rng(0).normal(0.15, 0.15, (20_000, seeds_to_decide(0.15, 0.15)))
+    found = (stats.ttest_1samp(drawn, 0.0, axis=1).pvalue < 0.05).mean()
+    assert found == pytest.approx(power_by_scipy(0.15, 0.15, 10), abs=4 * np.sqrt(0.16 / 20_000))
+
+
+def test_seeds_of_what_has_no_spread_and_of_what_has_too_much() -> None:
+    assert seeds_to_decide(0.15, 0.0) == 3
+    assert seeds_to_decide(0.15, 1e-6) == 3
+    assert 34_000 < seeds_to_decide(0.15, 10.0) < 36_000
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((0.0, 1.0), "difference must be a number other than 0, got 0.0"),
+        ((0.1, -1.0), "spread must be a number, at least 0, got -1.0"),
+        ((0.1, math.nan), "spread must be a number, at least 0, got nan"),
+    ],
+)
+def test_seeds_of_nonsense(given: tuple[float, float], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        seeds_to_decide(*given)
+    with pytest.raises(ValueError, match="power must be between 0 and 1"):
+        seeds_to_decide(0.1, 1.0, power=1.0)
+
+
+# -- where less is better, or neither --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("better", "words"),
+    [
+        ("more", ("ahead", "behind")),
+        ("less", ("behind", "ahead")),
+        ("neither", ("larger", "smaller")),
+    ],
+)
+def test_what_is_better_is_for_the_number_to_say(better: Any, words: tuple[str, str]) -> None:
+    zeros = dict.fromkeys(range(4), 0.0)
+    up, down = (paired({s: sign * (1 + s / 9) for s in zeros}, zeros) for sign in (1, -1))
+    assert (standing(up, 0.01, better), standing(down, 0.01, better)) == words
+    assert standing(up, 0.05, better) == "cannot tell"
+    for mine, published in zip(words, (0.2, -0.2), strict=True):
+        assert verdict(mine, published, better) == "agrees"
+        assert verdict(mine, -published, better) == "disagrees"
+
+
+def test_the_spread_is_that_of_the_differences() -> None:
+    two = paired({0: 3.0, 1: 5.0}, {0: 1.0, 1: 2.0})
+    one = paired({0: 3.0}, {0: 1.0})
+    assert two is not None
+    assert one is not None
+    assert two.spread == pytest.approx(np.sqrt(0.5))
+    assert math.isnan(one.spread)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -25,8 +25,23 @@ def table(settings: Settings, rows: Sequence[Row]) -> Table:
     Returns:
         For a console.
     """
-    shown = {Spread: _spread, Noise: _noise, Bleu: _bleu, Spectrum: _spectrum}[type(settings)]
-    lines = list(shown(rows))
+    shown = {Spread: spread_lines, Noise: _noise, Bleu: _bleu, Spectrum: _spectrum}[type(settings)]
+    return _grid(list(shown(rows)))
+
+
+def spread_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Adversaries on a sphere as a table.
+
+    Args:
+        rows: what was measured of them.
+
+    Returns:
+        For a console.
+    """
+    return _grid(list(spread_lines(rows)))
+
+
+def _grid(lines: list[dict[str, str]]) -> Table:
     found = Table(box=box.SIMPLE_HEAD)
     for title in lines[0]:
         found.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
@@ -35,7 +50,15 @@ def table(settings: Settings, rows: Sequence[Row]) -> Table:
     return found
 
 
-def _spread(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
+def spread_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    """Adversaries on a sphere, line by line.
+
+    Args:
+        rows: what was measured of them.
+
+    Yields:
+        Title -> text.
+    """
     for row in rows:
         yield {
             "SNR": f"{row['snr']:g}",
@@ -91,7 +114,7 @@ def _named(row: Row) -> dict[str, str]:
     return {"method": str(row["method"]), "seed": f"{row['seed']}"}
 
 
-def _with_ends(row: Row, name: str, times: float = 1.0) -> str:
+def _with_ends(row: Mapping[str, Any], name: str, times: float = 1.0) -> str:
     """Value and interval; an end that JSON could not hold is open."""
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     ends = ["open" if end is None else f"{times * end:.2g}" for end in (low, high)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from vasso.lab.subject import Amount, subject_of
+from vasso.lab.subject import Amount, Subject, subject_of
 from vasso.lab.usage import say, usage
 
 RHO = 0.05
@@ -49,7 +49,8 @@ class Probe:
     quick: bool = False
     """a first look: fewer batches, adversaries, radii and samples"""
     out: Path | None = None
-    """folder for probe.json and pictures; else probes/<name>"""
+    """folder for probe.json and pictures; else probe in the folder of the run, where `vasso report`
+    finds it, or probes/<name> for a function of yours"""
     store: Path = Path("runs")
     """directory of runs"""
     data_root: Path | None = None
@@ -78,7 +79,7 @@ class Probe:
         depth = depth.quick() if self.quick else depth
         with Bar() as bar:
             findings = probe(subject, depth, names, bar)
-        path = (self.out or Path("probes") / subject.name) / "probe.json"
+        path = self.place(subject) / "probe.json"
         write(path, document(subject, depth, findings))
         pictures = draw(findings, path.parent)
         console = Console()
@@ -91,6 +92,19 @@ class Probe:
             say("vasso: stopped; what had been measured is kept")
             return 130
         return 0 if findings.results else 1
+
+    def place(self, subject: Subject) -> Path:
+        """Where results go.
+
+        Args:
+            subject: what is probed.
+
+        Returns:
+            A folder.
+        """
+        if self.out is not None:
+            return self.out
+        return Path("probes") / subject.name if subject.home is None else subject.home / "probe"
 
     def amount(self) -> Amount:
         """How much data is asked for.

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from vasso.diagnostics.figures.at_weights import friendliness, method, rises_nearby, slope_errors
 from vasso.diagnostics.figures.landscapes import surfaces
 from vasso.diagnostics.figures.radii import rise_curves
@@ -27,7 +29,7 @@ def draw(findings: Findings, folder: Path) -> list[Path]:
         The files.
     """
     files = []
-    for name, make in _figures(findings.results):
+    for name, make in figures_of(findings.results):
         try:
             files.append(save(make(), folder / f"{name}.svg"))
         except ValueError as trouble:  # such as a landscape of NaN: the numbers are still good
@@ -35,7 +37,15 @@ def draw(findings: Findings, folder: Path) -> list[Path]:
     return files
 
 
-def _figures(results: Mapping[str, list[Any]]) -> Iterator[tuple[str, Callable[[], Any]]]:
+def figures_of(results: Mapping[str, list[Any]]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """The figures of a probe.
+
+    Args:
+        results: measure -> its results.
+
+    Yields:
+        Name, and what draws it.
+    """
     curves = [x for x in results.get("radius", ()) if isinstance(x, RiseCurve)]
     if results.get("slope"):
         yield "slope", partial(slope_errors, results["slope"])
@@ -52,4 +62,4 @@ def _figures(results: Mapping[str, list[Any]]) -> Iterator[tuple[str, Callable[[
     }
     for name, figure in alone.items():
         if results.get(name):
-            yield name, partial(figure, {"this model": results[name][0]})
+            yield name, partial(figure, {"this model": results[name][0]}, width="narrow")

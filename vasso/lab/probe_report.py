@@ -28,6 +28,11 @@ from vasso.lab.probing import Depth, Findings
 from vasso.lab.subject import Subject
 
 FORMAT = 1
+ARRAYS = {
+    "density": ("nodes", "weights"),
+    "landscape": ("across", "along", "losses", "errors"),
+}
+"""What of a result is kept besides its row, so that it can be drawn again."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +237,7 @@ def document(subject: Subject, depth: Depth, findings: Findings) -> dict[str, An
         "certificate": certificate(),
         "lines": [_flat(line) for line in lines_of(findings)],
         "results": {name: _rows(found) for name, found in findings.results.items()},
+        "arrays": _arrays(findings.results),
         "sentences": sentences(findings, depth),
     }
 
@@ -245,6 +251,23 @@ def _flat(line: Line) -> dict[str, Any]:
 
 def _rows(found: list[Any]) -> list[dict[str, Any]]:
     return [row for x in found for row in (x.rows() if hasattr(x, "rows") else [x.row()])]
+
+
+def _arrays(results: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """What figures need of densities and landscapes beyond a row, to five digits."""
+    found = {}
+    for name, fields in ARRAYS.items():
+        for one in results.get(name, ())[:1]:
+            whole = {f: _short(getattr(one, f).tolist()) for f in fields}
+            counts = {
+                f: getattr(one, f) for f in ("size", "products", "samples") if hasattr(one, f)
+            }
+            found[name] = {**whole, **counts}
+    return found
+
+
+def _short(value: Any) -> Any:
+    return [_short(x) for x in value] if isinstance(value, list) else float(f"{value:.5g}")
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:

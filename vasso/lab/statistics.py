@@ -5,6 +5,8 @@
     p       = P(|T_{n-1}| >= |t|)            Student's test, on which verdicts rest
     p_flip  = share of the 2^n signs with |mean(+-d)| >= |mean(d)|      the second opinion
     Holm    : p_(i) (m - i), made monotone: P(any false verdict among m) <= 5 %
+    seeds to decide a difference D at the spread sd(d) that was seen: the smallest n with
+        P(|T'_{n-1}(sqrt(n) D / sd(d))| >= t) >= 80 %               T' is noncentral
 
 A seed fixes initial weights, order, split and wrong labels, so runs of one seed are pairs. The
 flips need no normal errors but are coarse: with n seeds p_flip is never below 2 / 2^n.
@@ -18,20 +20,29 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import numpy as np
-from scipy.special import stdtr  # type: ignore[import-untyped]
+from scipy.special import nctdtr, stdtr, stdtrit  # type: ignore[import-untyped]
 
 from vasso.diagnostics.estimates import Array, Estimate, mean_of, student
 
 LEVEL = 0.95
 ALPHA = 0.05
+POWER = 0.8
+"""How often a difference that is there is to be found, where seeds are counted in advance."""
 LEAST = 3
 """Seeds below which there is no verdict."""
 EXACT = 16
 """Seeds up to which every sign is tried; beyond, as many signs are drawn."""
 
 Verdict = Literal["agrees", "disagrees", "cannot tell", "no verdict"]
-Standing = Literal["ahead", "behind", "cannot tell", "no verdict"]
+Standing = Literal["ahead", "behind", "larger", "smaller", "cannot tell", "no verdict"]
+Better = Literal["more", "less", "neither"]
 Name = TypeVar("Name", bound=Hashable)
+WORDS: Mapping[Better, tuple[Standing, Standing]] = {
+    "more": ("ahead", "behind"),
+    "less": ("behind", "ahead"),
+    "neither": ("larger", "smaller"),
+}
+"""What is said of a difference above 0 and of one below; where neither is better, just that."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +54,14 @@ class Paired:
         n: seeds that both have.
         p: of Student's paired test, two-sided; 1 below two seeds.
         p_flip: of the test by flipping signs.
+        spread: standard deviation of the differences; NaN below two seeds.
     """
 
     difference: Estimate
     n: int
     p: float
     p_flip: float
+    spread: float
 
 
 def mean(values: Sequence[float]) -> Estimate:
@@ -86,7 +99,8 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | N
     if not seeds:
         return None
     d = np.array([ours[seed] - theirs[seed] for seed in seeds])
-    return Paired(_difference(d), len(seeds), student_p(d), sign_flip_p(d))
+    spread = float(d.std(ddof=1)) if len(d) > 1 else math.nan
+    return Paired(_difference(d), len(seeds), student_p(d), sign_flip_p(d), spread)
 
 
 def _difference(d: Array) -> Estimate:
@@ -158,12 +172,58 @@ def holm(p: Mapping[Name, float]) -> dict[Name, float]:
     return {name: found[name] for name in p}
 
 
-def standing(compared: Paired | None, adjusted: float) -> Standing:
-    """Who is ahead, if that can be told.
+def seeds_to_decide(difference: float, spread: float, *, power: float = POWER) -> int:
+    """How many seeds would decide a difference: Student's paired test, two-sided, at 5 %.
+
+    Args:
+        difference: the true one, either sign, not 0.
+        spread: standard deviation of the paired differences, at least 0.
+        power: how often the test is to find it, between 0 and 1.
+
+    Returns:
+        The smallest number of seeds; three at least, below which there is no verdict.
+
+    Raises:
+        ValueError: the difference is 0, the spread is negative or not finite, or power is no share.
+
+    Example:
+        >>> seeds_to_decide(0.15, spread=0.15), seeds_to_decide(0.15, spread=0.3)
+        (10, 34)
+    """
+    if not difference or not math.isfinite(difference):
+        raise ValueError(f"difference must be a number other than 0, got {difference}")
+    if not 0 <= spread < math.inf:
+        raise ValueError(f"spread must be a number, at least 0, got {spread}")
+    if not 0 < power < 1:
+        raise ValueError(f"power must be between 0 and 1, such as 0.8, got {power}")
+    high = LEAST
+    while _power(difference, spread, high) < power:
+        high *= 2
+    low = max(LEAST, high // 2)
+    while low < high:
+        middle = (low + high) // 2
+        enough = _power(difference, spread, middle) >= power
+        low, high = (low, middle) if enough else (middle + 1, high)
+    return high
+
+
+def _power(difference: float, spread: float, n: int) -> float:
+    """How often Student's test of n seeds finds the difference, on its right side."""
+    if spread == 0:
+        return 1.0
+    away = math.sqrt(n) * abs(difference) / spread
+    if away > 30:  # beyond any doubt, where the series of the distribution gives up
+        return 1.0
+    return float(1 - nctdtr(n - 1, away, stdtrit(n - 1, 1 - ALPHA / 2)))
+
+
+def standing(compared: Paired | None, adjusted: float, better: Better = "more") -> Standing:
+    """Who is ahead, or which is larger, if that can be told.
 
     Args:
         compared: the difference.
         adjusted: its p-value after Holm.
+        better: which way is better; where neither is, the difference is larger or smaller.
 
     Returns:
         A word; no verdict below three shared seeds.
@@ -172,33 +232,42 @@ def standing(compared: Paired | None, adjusted: float) -> Standing:
         return "no verdict"
     if adjusted >= ALPHA:
         return "cannot tell"
-    return "ahead" if compared.difference.value > 0 else "behind"
+    return _word(compared.difference.value, better)
 
 
-def verdict(stands: Standing, published: float) -> Verdict:
+def verdict(stands: Standing, published: float, better: Better = "more") -> Verdict:
     """Whether a comparison of ours agrees with a published difference.
 
     Args:
         stands: our own.
         published: the difference; only its sign counts.
+        better: which way is better, as for `stands`.
 
     Returns:
         A word.
 
     Example:
-        >>> verdict("behind", published=9.7)
-        'disagrees'
+        >>> verdict("behind", published=9.7), verdict("smaller", published=-3.1, better="neither")
+        ('disagrees', 'agrees')
     """
     if stands == "cannot tell" or stands == "no verdict":
         return stands
-    return "agrees" if (stands == "ahead") == (published > 0) else "disagrees"
+    return "agrees" if stands == _word(published, better) else "disagrees"
 
 
-def chosen(validation: Mapping[float, Sequence[float]]) -> float | None:
-    """The radius with the highest mean validation accuracy over seeds.
+def _word(difference: float, better: Better) -> Standing:
+    above, below = WORDS[better]
+    return above if difference > 0 else below
+
+
+def chosen(
+    validation: Mapping[float, Sequence[float]], better: Literal["more", "less"] = "more"
+) -> float | None:
+    """The radius with the best mean over seeds in validation.
 
     Args:
-        validation: rho -> accuracies on validation images, one for each seed.
+        validation: rho -> what validation gave, one number for each seed.
+        better: "more" for accuracies, "less" for perplexities.
 
     Returns:
         The radius, the smaller one if two are equal; None if there is nothing to choose by. Once a
@@ -207,9 +276,12 @@ def chosen(validation: Mapping[float, Sequence[float]]) -> float | None:
     Example:
         >>> chosen({0.1: [50.0, 52.0, 51.0], 0.2: [53.0, 51.0, 55.0], 0.3: [60.0]})
         0.2
+        >>> chosen({0.1: [5.1, 5.2], 0.2: [4.9, 5.0]}, better="less")
+        0.2
     """
     known = {rho: values for rho, values in validation.items() if len(values)}
     enough = {rho: values for rho, values in known.items() if len(values) >= LEAST} or known
     if not enough:
         return None
-    return max(sorted(enough), key=lambda rho: math.fsum(enough[rho]) / len(enough[rho]))
+    sign = 1 if better == "more" else -1
+    return max(sorted(enough), key=lambda rho: sign * math.fsum(enough[rho]) / len(enough[rho]))

@@ -78,6 +78,7 @@ class Subject:
         still: samples that do not change from pass to pass, for sharpness and curvature.
         rho: the radius it was trained with; None if there is none.
         about: what else there is to know, as JSON may hold it.
+        home: folder of the run in its store; None for a model of the user's own.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Subject:
     still: list[Any]
     rho: float | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
+    home: Path | None = None
 
 
 def subject_of(
@@ -220,6 +222,7 @@ def of_run(
         still=_still(training, amount.samples, size),
         rho=_radius(training.optimizer),
         about=about,
+        home=folder.path,
     )
 
 

@@ -2,81 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from vasso.diagnostics.estimates import Estimate
 from vasso.lab.methods import PLAIN, Method
+from vasso.lab.report.quantities import NUMBERS
 from vasso.lab.report.reading import Trained
 from vasso.lab.runs import Run
 from vasso.lab.statistics import mean
 from vasso.lab.tasks import Task
 
 GREEK = {"rho": "ρ", "theta": "θ", "alpha": "α", "kappa": "κ", "eta": "η"}
-
-
-def rise(trained: Trained) -> float | None:
-    """The effective radius: how far the adversary lifts the loss of its own batch.
-
-    In the first epoch, where all methods are in about the same place. Later rises are an outcome: a
-    network that learns wrong labels by heart has larger ones, whatever its radius.
-
-    Args:
-        trained: a run.
-
-    Returns:
-        The mean over the steps of the first epoch; None where there was no adversary.
-    """
-    return _mean([epoch.get("rise") for epoch in trained.epochs[:1]])
-
-
-def carried(trained: Trained) -> float | None:
-    """How much of the rise other batches share: their rise over that of the own batch.
-
-    Args:
-        trained: a run.
-
-    Returns:
-        The ratio of the sums over the epochs; None where nobody has looked.
-    """
-    seen = [epoch["adversary"] for epoch in trained.epochs if epoch.get("adversary")]
-    pairs = [(_mean(one.get("others", ())), one.get("own")) for one in seen]
-    known = [(other, own) for other, own in pairs if other is not None and own is not None]
-    own = math.fsum(own for _, own in known)
-    return math.fsum(other for other, _ in known) / own if own > 0 else None
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
-
-
-def _of(part: str, name: str) -> Callable[[Trained], float | None]:
-    def number(trained: Trained) -> float | None:
-        table = (trained.result or {}).get(part) or {}
-        value = table.get(name)
-        return float(value) if isinstance(value, (int, float)) else None
-
-    return number
-
-
-def _whole(name: str) -> Callable[[Trained], float | None]:
-    return lambda trained: float((trained.result or {})[name])
-
-
-NUMBERS: Mapping[str, Callable[[Trained], float | None]] = {
-    "last": _of("last", "test_accuracy"),
-    "best": _of("best", "test_accuracy"),
-    "validation": _of("last", "validation_accuracy"),
-    "training": _of("last", "training_accuracy"),
-    "wrong": _of("last", "wrong_accuracy"),
-    "cost": _whole("cost"),
-    "seconds": _whole("seconds"),
-    "rise": rise,
-    "carried": carried,
-}
-"""What is known of a finished run: accuracies in %, gradient evaluations, seconds, rises."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is drawn of a task? Accuracy over rho, over the effective radius, over epochs, and why.
+"""What is drawn of a task? Its headline over rho, over the effective radius, over epochs, and why.
 
 Lines are means over seeds, bands their 95 % intervals; a cell of fewer than three runs is a hollow
 mark without a band. The base alone, which has no radius, is a line across.
@@ -29,10 +29,10 @@ from vasso.lab.methods import PLAIN
 from vasso.lab.report import words
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.curves import Curve, curves_of
-from vasso.lab.report.findings import Answered
+from vasso.lab.report.headlines import ACCURACY, Headline
 from vasso.lab.report.hover import Tips
 from vasso.lab.report.sections import Table
-from vasso.lab.statistics import LEAST, paired
+from vasso.lab.statistics import LEAST, Better, paired
 
 HEIGHT = 3.3
 LEAST_RADII = 3
@@ -73,30 +73,6 @@ Series = Mapping[str, tuple[Look, Sequence[Mark]]]
 """Name -> how it looks, and its points."""
 
 
-def charts_of(answered: Answered) -> tuple[tuple[Chart, ...], ...]:
-    """What is drawn of each table of a section.
-
-    Args:
-        answered: the section.
-
-    Returns:
-        Charts for each table, none where there is nothing to see.
-    """
-    anchor = answered.section.anchor
-    tables = enumerate(zip(answered.section.tables, answered.picks, strict=True), 1)
-    return tuple(
-        tuple(
-            chart
-            for chart in (
-                *_over_radius(table, f"{anchor}-{number}"),
-                _over_epochs(table, [p.cell for p in picks.values()], f"{anchor}-{number}-epochs"),
-            )
-            if chart is not None
-        )
-        for number, (table, picks) in tables
-    )
-
-
 def look_of(cell: Cell) -> Look:
     """How the method of a cell is drawn, wherever it is.
 
@@ -114,21 +90,54 @@ def look_of(cell: Cell) -> Look:
 # -- over the radius -------------------------------------------------------------------------------
 
 
-def _over_radius(table: Table, name: str) -> list[Chart | None]:
+def over_radius(table: Table, headline: Headline, name: str) -> list[Chart | None]:
+    """What is drawn over the radius, if there are enough radii.
+
+    Args:
+        table: a task.
+        headline: which number; of accuracy there is more to draw.
+        name: prefix of ids.
+
+    Returns:
+        Charts, None where there is nothing to see.
+    """
     radii = {cell.rho for cell in table.cells if cell.n and cell.rho is not None}
     if len(radii) < LEAST_RADII:
         return []
-    of_rho: Callable[[Cell], float | None] = lambda cell: cell.rho  # noqa: E731
+    short = "accuracy" if headline is ACCURACY else headline.name
+    first = _chart(
+        table, headline.name, _rho, f"{name}-{short}",
+        title=f"{words.begun_large(headline.quantity)} over ρ",
+        caption="Last epoch. The line across is the base alone.",
+        x="radius ρ", y=axis_of(headline),
+    )  # fmt: skip
+    found = [first, _difference(table, headline, f"{name}-{short}-difference")]
+    if headline is not ACCURACY:
+        return found
+    found[1] = _difference(table, headline, f"{name}-difference")
+    return found + _of_accuracy(table, name)
+
+
+def _rho(cell: Cell) -> float | None:
+    return cell.rho
+
+
+def axis_of(headline: Headline) -> str:
+    """The title of an axis.
+
+    Args:
+        headline: what is along it.
+
+    Returns:
+        Quantity and unit.
+    """
+    return f"{headline.quantity}, %" if headline is ACCURACY else headline.quantity
+
+
+def _of_accuracy(table: Table, name: str) -> list[Chart | None]:
     return [
         _chart(
-            table, "last", of_rho, f"{name}-accuracy",
-            title="Test accuracy over ρ",
-            caption="Last epoch. The line across is the base alone.",
-            x="radius ρ", y="test accuracy, %",
-        ),
-        _difference(table, f"{name}-difference"),
-        _chart(
-            table, "wrong", of_rho, f"{name}-wrong",
+            table, "wrong", _rho, f"{name}-wrong",
             title="Wrong labels learnt over ρ",
             caption="Share of wrong training labels that the network gives back at the end.",
             x="radius ρ", y="wrong labels learnt, %",
@@ -141,7 +150,7 @@ def _over_radius(table: Table, name: str) -> list[Chart | None]:
             x="rise of the loss on the own batch, first epoch", y="test accuracy, %",
         ),
         _chart(
-            table, "carried", of_rho, f"{name}-carried",
+            table, "carried", _rho, f"{name}-carried",
             title="How far the adversary carries over to other batches",
             caption="Rise of the loss on other batches over that on the own batch, at the last "
             "step of each epoch: 1 is an adversary for all, 0 one for its own batch only.",
@@ -176,7 +185,7 @@ def _chart(
     across = {} if over is _effective or of == "carried" else _bases(table, of)
     tips = Tips()
     figure = _lines(series, across, tips, x, y)
-    return _framed(table, figure, tips, name, title, caption)
+    return framed(table, figure, tips, name, title, caption)
 
 
 def _marks(
@@ -186,12 +195,20 @@ def _marks(
     for cell in sorted(cells, key=lambda cell: cell.rho or 0.0):
         x, y = over(cell), cell.estimate(of)
         if x is not None and y is not None:
-            said = f"{table.label(cell)}: {_said(y)}"
+            said = f"{table.label(cell)}: {in_words(y)}"
             found.append(Mark(x, y, said if x == cell.rho else f"{said}, rise {x:.3g}"))
     return found
 
 
-def _said(y: Estimate) -> str:
+def in_words(y: Estimate) -> str:
+    """An estimate on hovering.
+
+    Args:
+        y: the estimate.
+
+    Returns:
+        Value, half of the interval, number of seeds.
+    """
     digits = 2 if abs(y.value) >= 1 else 3
     half = words.half_width(y, digits)
     return f"{words.number(y.value, digits)} {half}".rstrip() + f" ({words.seeds(int(y.n))})"
@@ -206,43 +223,68 @@ def _bases(table: Table, of: str) -> dict[str, tuple[Look, Estimate]]:
     return found
 
 
-def _difference(table: Table, name: str) -> Chart | None:
+SIDES: Mapping[Better, str] = {
+    "more": "above the line the method is better at that ρ",
+    "less": "below the line the method is better at that ρ",
+    "neither": "above the line it is larger at that ρ",
+}
+
+
+def _difference(table: Table, headline: Headline, name: str) -> Chart | None:
     """Each method less SAM at the same radius, seed by seed."""
     families = table.families()
     theirs = {cell.rho: cell for cell in families.get("SAM", []) if cell.n}
     series: dict[str, tuple[Look, Sequence[Mark]]] = {}
     for key, cells in families.items():
-        marks = _less(table, cells, theirs) if key != "SAM" else []
+        marks = _less(table, cells, theirs, headline) if key != "SAM" else []
         if len(marks) > 1:
             series[key] = (look_of(cells[0]), marks)
     if not series:
         return None
     title = "Difference to SAM at the same ρ"
     caption = (
-        "Test accuracy less SAM's, seed by seed; above the line the method is better at that ρ. "
-        "Intervals are not adjusted for looking at many."
+        f"{words.begun_large(headline.quantity)} less SAM's, seed by seed; "
+        f"{SIDES[headline.better]}. Intervals are not adjusted for looking at many."
     )
     tips = Tips()
-    figure = _lines(series, {}, tips, "radius ρ", "points above SAM", zero=True)
-    return _framed(table, figure, tips, name, title, caption)
+    above = f"{headline.unit or headline.quantity} above SAM"
+    figure = _lines(series, {}, tips, "radius ρ", above, zero=True)
+    return framed(table, figure, tips, name, title, caption)
 
 
-def _less(table: Table, cells: Sequence[Cell], theirs: Mapping[float | None, Cell]) -> list[Mark]:
+def _less(
+    table: Table, cells: Sequence[Cell], theirs: Mapping[float | None, Cell], headline: Headline
+) -> list[Mark]:
     found = []
     for cell in sorted(cells, key=lambda cell: cell.rho or 0.0):
         other = theirs.get(cell.rho)
         if cell.rho is None or other is None:
             continue
-        compared = paired(cell.values("last"), other.values("last"))
+        compared = paired(cell.values(headline.name), other.values(headline.name))
         if compared is not None:
             d = compared.difference
-            size = f"{words.number(d.value, sign=True)} {words.half_width(d)}".rstrip()
-            said = f"{table.label(cell)} less SAM: {size} points ({words.seeds(compared.n)})"
+            digits = headline.digits
+            number, half = words.number(d.value, digits, sign=True), words.half_width(d, digits)
+            size = headline.size(f"{number} {half}".rstrip())
+            said = f"{table.label(cell)} less SAM: {size} ({words.seeds(compared.n)})"
             found.append(Mark(cell.rho, d, said))
     return found
 
 
-def _framed(table: Table, figure: Figure, tips: Tips, name: str, title: str, caption: str) -> Chart:
+def framed(table: Table, figure: Figure, tips: Tips, name: str, title: str, caption: str) -> Chart:
+    """A figure for the page.
+
+    Args:
+        table: of which task.
+        figure: the figure.
+        tips: what its points say.
+        name: prefix of ids.
+        title: what it is.
+        caption: how to read it.
+
+    Returns:
+        The chart.
+    """
     svg = inline(figure, title=f"{title}, {table.title}", description=caption, name=name)
     return Chart(title, caption, tips.attached(svg, name))
 
@@ -346,37 +388,84 @@ def legend(figure: Figure) -> None:
     """
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if len(handles) > 1:
-        columns = 2 if max(map(len, labels)) > 13 else 3
+        longest = max(map(len, labels))
+        columns = 1 if longest > 24 else 2 if longest > 13 else 3
+        if columns == 1:  # a line each, which is not to be taken from the axes
+            figure.set_figheight(figure.get_figheight() + 0.17 * (len(labels) - 1))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 # -- over epochs -----------------------------------------------------------------------------------
 
 
-def _over_epochs(table: Table, chosen: Sequence[Cell], name: str) -> Chart | None:
-    found = {table.label(cell): (look_of(cell), curves_of(cell)) for cell in chosen}
+@dataclass(frozen=True)
+class Course:
+    """A number over the epochs.
+
+    Attributes:
+        name: of what was noted at the end of epochs.
+        title: of the axis.
+        caption: how to read it.
+        log: whether the axis is logarithmic.
+    """
+
+    name: str
+    title: str
+    caption: str
+    log: bool = False
+
+
+def over_epochs(table: Table, chosen: Sequence[Cell], course: Course, name: str) -> Chart | None:
+    """What is drawn over the epochs.
+
+    Args:
+        table: a task.
+        chosen: cells to show.
+        course: which number.
+        name: prefix of ids.
+
+    Returns:
+        The chart; None where fewer than two epochs have it.
+    """
+    found = {table.label(cell): (look_of(cell), curves_of(cell, course.name)) for cell in chosen}
     shown = {key: (looks, curve) for key, (looks, curve) in found.items() if curve is not None}
     if not shown:
         return None
-    title = "Over the epochs"
-    caption = (
-        "Test accuracy, each method at its best ρ by validation; mean over seeds and its 95 % band."
-    )
     tips = Tips()
-    figure = _epochs(shown, tips)
-    return _framed(table, figure, tips, name, title, caption)
+    figure = _epochs(shown, tips, course)
+    return framed(table, figure, tips, name, "Over the epochs", course.caption)
 
 
 @styled
-def _epochs(shown: Mapping[str, tuple[Look, Curve]], tips: Tips) -> Figure:
+def _epochs(shown: Mapping[str, tuple[Look, Curve]], tips: Tips, course: Course) -> Figure:
     figure = canvas("narrow", HEIGHT)
     axes = figure.axes[0]
     for name, (looks, curve) in shown.items():
         pairs = zip(curve.epochs, curve.means, strict=True)
-        marks = [Mark(e, y, f"{name}, epoch {e}: {_said(y)}") for e, y in pairs]
+        marks = [Mark(e, y, f"{name}, epoch {e}: {in_words(y)}") for e, y in pairs]
         draw_series(axes, name, looks, marks, tips)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
-    axes.set_ylabel("test accuracy, %")
+    axes.set_ylabel(course.title)
+    if course.log:
+        means = [y.value for _, curve in shown.values() for y in curve.means]
+        logarithmic(axes, min(means), max(means))
     legend(figure)
     return figure
+
+
+def logarithmic(axes: Axes, low: float, high: float) -> None:
+    """Makes the upright axis logarithmic, with numbers one reads.
+
+    Args:
+        axes: where.
+        low: the lowest value to be seen, above 0.
+        high: the highest.
+    """
+    axes.set_yscale("log")
+    axes.set_ylim(low / 1.2, high * 1.2)
+    each = round_numbers(low / 1.2, high * 1.2)
+    if len(each) > 8:
+        each = [tick for tick in each if f"{tick:e}"[0] == "1"]
+    axes.set_yticks(each, [f"{tick:g}" for tick in each])
+    axes.set_yticks([], minor=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from vasso.lab import atomic
-from vasso.lab.usage import usage
+from vasso.lab.usage import say, usage
 
 if TYPE_CHECKING:
     from vasso.lab.report.findings import Findings
@@ -70,7 +70,8 @@ class Report:
 class Export:
     """Copies finished runs in a compact form, one line of JSON each, without weights.
 
-    What is there already stays, so that several stores can be brought together.
+    What was measured of a run goes along, and a probe of it of up to 40 kB. What is there already
+    stays, so that several stores can be brought together.
 
     Try:
         vasso export runs records
@@ -92,7 +93,7 @@ class Export:
         from vasso.lab.report.export import export
 
         with usage():
-            written = export(self.store, self.to, self.study)
+            written = export(self.store, self.to, self.study, say)
         for path, count in written.items():
             print(f"{path}: {count} runs, {path.stat().st_size / 1e3:,.0f} kB")
         return 0

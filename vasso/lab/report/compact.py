@@ -1,10 +1,11 @@
 """How is a run kept in few bytes? One line of JSON: settings, result, and its epochs by columns.
 
     {"id": ..., "run": {...}, "begun": ..., "certificate": {...}, "epochs": {"epoch": [1, 2], ...},
-     "result": {...}}
+     "result": {...}, "measured": {"spectrum": {"settings": {...}, "rows": {...}}}, "probe": {...}}
 
 Settings that are the default are left out, epochs are rounded to six digits; weights and
-checkpoints stay behind. What tables show is in the result, which is kept to the last digit.
+checkpoints stay behind. What tables show is in the result and in what was measured, both kept to
+the last digit. Only runs that were measured or probed have the last two.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import Any
 DIGITS = 6
 
 
-def columns(epochs: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def columns(
+    epochs: Iterable[Mapping[str, Any]], digits: int | None = DIGITS
+) -> dict[str, list[Any]]:
     """Epochs by columns.
 
     Args:
         epochs: one table for each epoch; a table within becomes columns `outer.inner`.
+        digits: to which numbers are rounded; None keeps all.
 
     Returns:
         name -> one value for each epoch, None where there is none.
@@ -30,7 +34,7 @@ def columns(epochs: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """
     flat = [_flat(epoch) for epoch in epochs]
     names = dict.fromkeys(name for epoch in flat for name in epoch)
-    return {name: [_rounded(epoch.get(name)) for epoch in flat] for name in names}
+    return {name: [_rounded(epoch.get(name), digits) for epoch in flat] for name in names}
 
 
 def rows(table: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
@@ -73,7 +77,8 @@ def _flat(epoch: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: Any, digits: int | None) -> Any:
     if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+        return [_rounded(item, digits) for item in value]
+    rounds = isinstance(value, float) and digits is not None
+    return float(f"{value:.{digits}g}") if rounds else value

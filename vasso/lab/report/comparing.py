@@ -1,20 +1,23 @@
 """What is compared with what? Each method at its own best radius, and all at one radius.
 
-    best     each method at the radius that validation images choose for it, against SAM at SAM's
-    one      all at one radius, the one that validation images choose for SAM on clean labels: the
-             paper's way. Where there are no clean runs, on the labels at hand
+    best     each method at the radius that validation chooses for it, against SAM at SAM's
+    one      all at one radius, the one that validation chooses for SAM on clean labels: the paper's
+             way. Where there are no clean runs, on the labels at hand
     base     SAM at its best radius against the plain base
 
-Accuracies are those of the last epoch. All comparisons of a section are one family for Holm.
+Every headline of a study is compared so (`headlines`), at the end of training. All comparisons of a
+section, whatever the headline, are one family for Holm.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from vasso.lab.methods import PLAIN
+from vasso.lab.methods import PLAIN, Method
 from vasso.lab.report.cells import Cell, cells_of
+from vasso.lab.report.headlines import JUDGINGS, Headline, Judging
 from vasso.lab.report.known import Published, published
 from vasso.lab.report.reading import Contents
 from vasso.lab.report.sections import Section, Table, family
@@ -26,6 +29,7 @@ from vasso.lab.statistics import (
     chosen,
     holm,
     paired,
+    seeds_to_decide,
     standing,
     verdict,
 )
@@ -36,7 +40,7 @@ Kind = Literal["best", "one", "base"]
 
 @dataclass(frozen=True)
 class Pick:
-    """The radius that validation images choose for a method.
+    """The radius that validation chooses for a method.
 
     Attributes:
         cell: the method at that radius.
@@ -85,16 +89,20 @@ class Comparison:
     """One method against another.
 
     Attributes:
+        headline: by which number.
         kind: which rule has chosen the radii.
         table: the task.
         ours: a method at a radius.
         theirs: another.
         paired: the difference; None if no seed is shared.
         adjusted: p-value after Holm; 1 where there is no verdict.
-        standing: who is ahead.
+        standing: who is ahead, or which is larger.
         judged: one for each source.
+        decides: seeds that would decide a difference of `headline.matters` at the spread seen; None
+            where no such difference is named, or the spread is not known.
     """
 
+    headline: Headline
     kind: Kind
     table: Table
     ours: Cell
@@ -103,28 +111,30 @@ class Comparison:
     adjusted: float
     standing: Standing
     judged: tuple[Judged, ...]
+    decides: int | None
 
 
-def picks_of(table: Table) -> dict[str, Pick]:
-    """Each method at the radius that validation images choose.
+def picks_of(table: Table, judging: Judging = JUDGINGS["accuracy"]) -> dict[str, Pick]:
+    """Each method at the radius that validation chooses.
 
     Args:
         table: a task.
+        judging: by which number validation chooses.
 
     Returns:
         Name -> choice, of the methods for which there is one.
     """
-    found = {name: _pick(cells) for name, cells in table.families().items()}
+    found = {name: _pick(cells, judging) for name, cells in table.families().items()}
     return {name: pick for name, pick in found.items() if pick is not None}
 
 
-def _pick(cells: list[Cell]) -> Pick | None:
+def _pick(cells: list[Cell], judging: Judging) -> Pick | None:
     with_runs = [cell for cell in cells if cell.n]
     if len(cells) == 1 or any(cell.rho is None for cell in cells):
         return Pick(with_runs[0], 1, 1, "") if len(with_runs) == 1 == len(cells) else None
     by_rho = {cell.rho: cell for cell in with_runs if cell.rho is not None}
-    known = {rho: list(cell.values("validation").values()) for rho, cell in by_rho.items()}
-    rho = chosen(known)
+    known = {rho: list(cell.values(judging.chooser).values()) for rho, cell in by_rho.items()}
+    rho = chosen(known, judging.best)
     if rho is None:
         return None
     full = [r for r, values in known.items() if len(values) >= min(LEAST, len(known[rho]))]
@@ -132,12 +142,15 @@ def _pick(cells: list[Cell]) -> Pick | None:
     return Pick(by_rho[rho], len(full), len(cells), ends.get(rho, ""))
 
 
-def one_radius(table: Table, contents: Contents) -> OneRadius | None:
+def one_radius(
+    table: Table, contents: Contents, judging: Judging = JUDGINGS["accuracy"]
+) -> OneRadius | None:
     """The radius that suits SAM on clean labels.
 
     Args:
         table: a task.
         contents: the store, whose clean runs may be of another study.
+        judging: by which number validation chooses.
 
     Returns:
         The radius; None if SAM has no run that could tell.
@@ -149,10 +162,10 @@ def one_radius(table: Table, contents: Contents) -> OneRadius | None:
     task = replace(table.task, wrong=0.0)
     same = [t for t in contents.runs.values() if t.run.task == task]
     runs = [t.run for t in same if family(t.run.method) in methods]
-    clean = _pick([cell for cell in cells_of(runs, same) if cell.rho is not None])
+    clean = _pick([cell for cell in cells_of(runs, same) if cell.rho is not None], judging)
     if clean is not None and clean.among > 1 and clean.cell.rho is not None:
         return OneRadius(clean.cell.rho, "clean", clean.cell.n)
-    own = _pick(ours)
+    own = _pick(ours, judging)
     if own is None or own.cell.rho is None or own.among < min(2, own.of):
         return None
     return OneRadius(own.cell.rho, "same", own.cell.n)
@@ -168,8 +181,14 @@ def comparisons_of(section: Section, contents: Contents) -> list[Comparison]:
     Returns:
         Table by table.
     """
-    pairs = [(t, *pair) for t in section.tables for pair in _pairs(t, contents)]
-    found = [paired(ours.values("last"), theirs.values("last")) for _, _, ours, theirs in pairs]
+    judging = section.judging
+    pairs = [
+        (headline, t, *pair)
+        for t in section.tables
+        for headline in judging.headlines
+        for pair in _pairs(t, contents, judging)
+    ]
+    found = [paired(a.values(h.name), b.values(h.name)) for h, _, _, a, b in pairs]
     tested = {i: p.p for i, p in enumerate(found) if p is not None and p.n >= LEAST}
     adjusted = holm(tested)
     return [
@@ -179,6 +198,7 @@ def comparisons_of(section: Section, contents: Contents) -> list[Comparison]:
 
 def _compared(
     section: Section,
+    headline: Headline,
     table: Table,
     kind: Kind,
     ours: Cell,
@@ -186,38 +206,61 @@ def _compared(
     difference: Paired | None,
     adjusted: float,
 ) -> Comparison:
-    stands = standing(difference, adjusted)
-    said = published(section.study, table.task, ours.method, theirs.method)
+    stands = standing(difference, adjusted, headline.better)
+    said = published(section.study, table.task, ours.method, theirs.method, headline)
     judged = tuple(
-        Judged(p, verdict(stands, p.differences[0]) if p.claims else "no claim") for p in said
+        Judged(p, verdict(stands, p.differences[0], headline.better) if p.claims else "no claim")
+        for p in said
     )
-    return Comparison(kind, table, ours, theirs, difference, adjusted, stands, judged)
+    decides = _decides(headline, difference)
+    pair = (ours, theirs, difference, adjusted)
+    return Comparison(headline, kind, table, *pair, stands, judged, decides)
 
 
-def _pairs(table: Table, contents: Contents) -> list[tuple[Kind, Cell, Cell]]:
-    picks = picks_of(table)
+def _decides(headline: Headline, difference: Paired | None) -> int | None:
+    if headline.matters is None or difference is None or not math.isfinite(difference.spread):
+        return None
+    return seeds_to_decide(headline.matters, difference.spread)
+
+
+def _pairs(table: Table, contents: Contents, judging: Judging) -> list[tuple[Kind, Cell, Cell]]:
+    picks = picks_of(table, judging)
     cells = [pick.cell for pick in picks.values()]
-    reference = next((cell for cell in cells if _is_reference(cell)), None)
+    references = [cell for cell in cells if _is_reference(cell)]
     base = next((cell for cell in cells if cell.method.name == PLAIN), None)
-    if reference is None:
+    if not references:
         return [] if base is None else [("base", c, base) for c in cells if c is not base]
-    rest = [cell for cell in cells if cell not in (reference, base)]
+    first = references[0]
+    rest = [cell for cell in cells if cell not in (first, base)]
     found: list[tuple[Kind, Cell, Cell]] = []
-    found += [("base", reference, base)] if base is not None else []
-    found += [("best", cell, reference) for cell in rest]
+    found += [("base", first, base)] if base is not None else []
+    found += [("best", cell, _nearest(cell, references)) for cell in rest]
     known = [pair[1:] for pair in found]
-    shared = _at_one_radius(table, one_radius(table, contents))
+    shared = _at_one_radius(table, one_radius(table, contents, judging))
     return found + [("one", *pair) for pair in shared if pair not in known]
+
+
+def _nearest(cell: Cell, references: list[Cell]) -> Cell:
+    """The SAM to compare with: of several the one trained most alike; for another SAM the first."""
+    if cell in references:
+        return references[0]
+    names = [f.name for f in fields(Method) if f.name not in {"name", "settings"}]
+
+    def apart(other: Cell) -> int:
+        return sum(getattr(cell.method, n) != getattr(other.method, n) for n in names)
+
+    return min(references, key=apart)
 
 
 def _at_one_radius(table: Table, one: OneRadius | None) -> list[tuple[Cell, Cell]]:
     if one is None:
         return []
     there = [cell for cell in table.cells if cell.rho == one.rho and cell.n]
-    reference = next((cell for cell in there if _is_reference(cell)), None)
-    if reference is None:
+    references = [cell for cell in there if _is_reference(cell)]
+    if not references:
         return []
-    return [(cell, reference) for cell in there if cell is not reference]
+    pairs = ((cell, _nearest(cell, references)) for cell in there)
+    return [(ours, theirs) for ours, theirs in pairs if ours is not theirs]
 
 
 def _is_reference(cell: Cell) -> bool:

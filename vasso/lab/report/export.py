@@ -1,9 +1,14 @@
-"""How do runs go into a repository? Compact copies, one file of lines for each study."""
+"""How do runs go into a repository? Compact copies, one file of lines for each study.
+
+What was measured of a run goes with it, and so does a probe of up to 40 kB. A copy that is there
+already gets what was measured since, and keeps what the store does not have.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from vasso.lab import atomic
@@ -13,8 +18,16 @@ from vasso.lab.report.reading import LINES, Trained, from_line, read
 from vasso.lab.report.sections import OTHER, shipped
 from vasso.lab.store import StoreError
 
+LARGEST = 40_000
+"""Bytes of a probe that goes along; a repository is no place for larger ones."""
 
-def export(root: str | Path, to: str | Path, chosen: Iterable[str] = ()) -> dict[Path, int]:
+
+def export(
+    root: str | Path,
+    to: str | Path,
+    chosen: Iterable[str] = (),
+    tell: Callable[[str], None] = lambda text: None,
+) -> dict[Path, int]:
     """Writes compact copies of finished runs, beside those that are there already.
 
     A run of several studies is copied for each, so that every folder answers its question alone.
@@ -24,6 +37,7 @@ def export(root: str | Path, to: str | Path, chosen: Iterable[str] = ()) -> dict
         root: the store.
         to: a directory; made if it is not there.
         chosen: only these studies.
+        tell: is told of probes that stay behind.
 
     Returns:
         File -> how many runs it holds now.
@@ -31,19 +45,36 @@ def export(root: str | Path, to: str | Path, chosen: Iterable[str] = ()) -> dict
     Raises:
         StoreError: there is no finished run, or a file that is there is damaged.
     """
-    done = [trained for trained in read(root).runs.values() if trained.result is not None]
+    there = read(root).runs.values()
+    done = [_light(trained, tell) for trained in there if trained.result is not None]
     sorted_runs = _by_study(done, list(chosen))
     if not sorted_runs:
         raise StoreError(f"{root} holds no finished run of these studies: there is nothing to copy")
     merged = {}
     for name, runs in sorted_runs.items():
         path = Path(to).expanduser() / name / LINES
-        merged[path] = {**_there(path), **{trained.run.id: trained.line() for trained in runs}}
+        known = _there(path)
+        merged[path] = known | {trained.run.id: _line(trained, known) for trained in runs}
     for path, lines in merged.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(f"{lines[name]}\n" for name in sorted(lines))
         atomic.replace(path, text.encode())
     return {path: len(lines) for path, lines in merged.items()}
+
+
+def _light(trained: Trained, tell: Callable[[str], None]) -> Trained:
+    """A run without its probe, if that is large."""
+    size = len(json.dumps(trained.probe, separators=(",", ":"), ensure_ascii=False).encode())
+    if trained.probe is None or size <= LARGEST:
+        return trained
+    tell(f"the probe of {trained.run.id} is {size / 1e3:,.0f} kB and stays behind")
+    return replace(trained, probe=None)
+
+
+def _line(trained: Trained, known: dict[str, str]) -> str:
+    """The line of a run, with what only the one that is there knows."""
+    before = known.get(trained.run.id)
+    return (trained if before is None else trained.with_more(from_line(before))).line()
 
 
 def _by_study(done: list[Trained], chosen: list[str]) -> dict[str, list[Trained]]:

@@ -14,6 +14,7 @@ from vasso.lab.report.comparing import (
     one_radius,
     picks_of,
 )
+from vasso.lab.report.headlines import Headline
 from vasso.lab.report.reading import Contents, read
 from vasso.lab.report.sections import Section, Table, sections_of
 from vasso.lab.store import StoreError
@@ -46,6 +47,17 @@ class Answered:
         """
         return [comparison for comparison in self.comparisons if comparison.table is table]
 
+    def by(self, headline: Headline) -> list[Comparison]:
+        """The comparisons by one number.
+
+        Args:
+            headline: the number.
+
+        Returns:
+            In order.
+        """
+        return [comparison for comparison in self.comparisons if comparison.headline is headline]
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -76,7 +88,7 @@ def findings(root: str | Path, studies: Iterable[str] = ()) -> Findings:
         StoreError: there is no run in it.
     """
     contents = read(root)
-    if not contents.runs and not contents.troubles:
+    if not contents.runs and not contents.troubles and not contents.spreads:
         raise StoreError(
             f"{root} holds no run: `vasso study label-noise --store {root}` makes some"
         )
@@ -87,6 +99,7 @@ def findings(root: str | Path, studies: Iterable[str] = ()) -> Findings:
 
 
 def _answered(section: Section, contents: Contents) -> Answered:
-    picks = tuple(picks_of(table) for table in section.tables)
-    radii = tuple(one_radius(table, contents) for table in section.tables)
+    judging = section.judging
+    picks = tuple(picks_of(table, judging) for table in section.tables)
+    radii = tuple(one_radius(table, contents, judging) for table in section.tables)
     return Answered(section, tuple(comparisons_of(section, contents)), picks, radii)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vasso.lab.methods import PLAIN, Method
+from vasso.lab.report.headlines import ACCURACY, Headline
 from vasso.lab.study import Study
 from vasso.lab.tasks import Task
 
@@ -26,7 +27,7 @@ class Published:
 
     Attributes:
         source: who.
-        differences: in %, one for each of its settings that fit ours.
+        differences: one for each of its settings that fit ours.
         claims: whether all are larger than their deviations allow, and of one sign.
     """
 
@@ -35,21 +36,24 @@ class Published:
     claims: bool
 
 
-def published(study: Study, task: Task, ours: Method, theirs: Method) -> list[Published]:
-    """What sources say of a difference in accuracy.
+def published(
+    study: Study, task: Task, ours: Method, theirs: Method, headline: Headline = ACCURACY
+) -> list[Published]:
+    """What sources say of a difference.
 
     Args:
         study: which holds their figures.
         task: ours; theirs have the same share of wrong labels, and the same model if they have it.
         ours: a method.
         theirs: another.
+        headline: of which number.
 
     Returns:
         One for each source that has both.
     """
     found = []
     for known in study.known:
-        if "accuracy" not in known["measure"]:
+        if headline.about not in known["measure"]:
             continue
         fitting = _fitting(known["figures"], task)
         first, second = _of_method(fitting, ours), _of_method(fitting, theirs)
@@ -65,7 +69,7 @@ class Figure:
 
     Attributes:
         source: who.
-        means: in %, one for each of its settings that fit ours.
+        means: one for each of its settings that fit ours.
         spread: the deviation, if there is one mean.
         models: of which networks.
     """
@@ -76,20 +80,23 @@ class Figure:
     models: tuple[str, ...]
 
 
-def figures(study: Study, task: Task, method: Method) -> dict[str, Figure]:
-    """What sources say of a method's accuracy.
+def figures(
+    study: Study, task: Task, method: Method, headline: Headline = ACCURACY
+) -> dict[str, Figure]:
+    """What sources say of a method.
 
     Args:
         study: which holds their figures.
         task: ours.
         method: ours.
+        headline: of which number.
 
     Returns:
         Source -> figure, of those that have it.
     """
     found = {}
     for known in study.known:
-        fitting = _fitting(known["figures"], task) if "accuracy" in known["measure"] else []
+        fitting = _fitting(known["figures"], task) if headline.about in known["measure"] else []
         some = list(_of_method(fitting, method).values())
         if some:
             spread = some[0].get("spread") if len(some) == 1 else None
@@ -97,6 +104,29 @@ def figures(study: Study, task: Task, method: Method) -> dict[str, Figure]:
             means = tuple(float(f["mean"]) for f in some)
             found[known["source"]] = Figure(known["source"], means, spread, models)
     return found
+
+
+def band(study: Study) -> tuple[float, float] | None:
+    """The range in which a source finds the signal-to-noise ratio.
+
+    Args:
+        study: which holds the figures.
+
+    Returns:
+        Its ends; None if nobody has published any.
+
+    Example:
+        >>> from vasso.lab import study as studies
+        >>> band(studies.load("snr"))
+        (0.01, 0.1)
+    """
+    ends = {
+        figure["end"]: float(figure["mean"])
+        for known in study.known
+        for figure in known["figures"]
+        if figure.get("end") in {"lower", "upper"}
+    }
+    return (ends["lower"], ends["upper"]) if len(ends) == 2 else None
 
 
 def _said(source: str, pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Published:

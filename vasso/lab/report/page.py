@@ -15,18 +15,23 @@ from markupsafe import Markup
 
 import vasso
 from vasso.lab import atomic
+from vasso.lab import study as studies
 from vasso.lab.certificate import now
+from vasso.lab.measured import spread_lines
+from vasso.lab.probe_report import number
 from vasso.lab.report import words
 from vasso.lab.report.answer import RULE
 from vasso.lab.report.births import Birth, birth
 from vasso.lab.report.cells import Cell
-from vasso.lab.report.charts import Chart, charts_of
+from vasso.lab.report.charts import Chart
 from vasso.lab.report.findings import Answered, Findings
+from vasso.lab.report.gallery import charts_of
+from vasso.lab.report.headlines import ACCURACY, Headline
 from vasso.lab.report.known import figures
+from vasso.lab.report.probed import Probed, shown_on_page
 from vasso.lab.report.rerun import command
 from vasso.lab.report.sections import Section, Table
-from vasso.lab.report.terminal import TITLES
-from vasso.lab.study import Study
+from vasso.lab.report.terminal import shown_columns
 
 FEW = 14
 """Rows up to which a table is open when the page is."""
@@ -40,11 +45,13 @@ class View:
         answered: the findings.
         charts: for each table, what is drawn of it.
         birth: where the numbers come from.
+        probes: of its runs.
     """
 
     answered: Answered
     charts: tuple[tuple[Chart, ...], ...]
     birth: Birth | None
+    probes: tuple[Probed, ...]
 
 
 def write_page(found: Findings, path: str | Path, *, sphere: bool = False) -> Path:
@@ -74,7 +81,8 @@ def page(found: Findings, *, sphere: bool = False) -> str:
     Returns:
         HTML.
     """
-    views = [_view(answered) for answered in found.answered]
+    probed: dict[str, str] = {}
+    views = [_view(answered, probed) for answered in found.answered]
     return (
         _environment()
         .get_template("page.html")
@@ -82,6 +90,8 @@ def page(found: Findings, *, sphere: bool = False) -> str:
             found=found,
             views=views,
             sphere=_sphere() if sphere else None,
+            spreads=[list(spread_lines(spread.rows)) for spread in found.contents.spreads],
+            asked=studies.load("sphere"),
             rule=RULE,
             style=_asset("style.css"),
             script=_asset("script.js"),
@@ -91,9 +101,10 @@ def page(found: Findings, *, sphere: bool = False) -> str:
     )
 
 
-def _view(answered: Answered) -> View:
+def _view(answered: Answered, probed: dict[str, str]) -> View:
     runs = [trained for cell in answered.section.cells for trained in cell.finished]
-    return View(answered, charts_of(answered), birth(runs))
+    probes = shown_on_page(answered.section, probed)
+    return View(answered, charts_of(answered), birth(runs), probes)
 
 
 def _sphere() -> object:
@@ -110,8 +121,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(words=words, titles=TITLES, few=FEW)
-    environment.globals.update(columns=columns, command=command, seeds_of=seeds_of)
+    environment.globals.update(words=words, accuracy=ACCURACY, few=FEW, tell=number)
+    environment.globals.update(columns=shown_columns, command=command, seeds_of=seeds_of)
     environment.globals.update(figures=figures, sources=sources)
     environment.globals.update(waiting_for=waiting_for)
     return environment
@@ -122,30 +133,24 @@ def _asset(name: str) -> Markup:
     return Markup(text)
 
 
-def columns(table: Table) -> list[str]:
-    """The accuracies that at least one run of a table has.
+def sources(section: Section, table: Table) -> list[tuple[Headline, str]]:
+    """Who has published headlines of the methods of a table.
 
     Args:
+        section: whose study holds the figures.
         table: the table.
 
     Returns:
-        Names of `NUMBERS`.
+        Headline and source.
     """
-    return [name for name in TITLES if any(cell.values(name) for cell in table.cells)]
-
-
-def sources(study: Study, table: Table) -> list[str]:
-    """Who has published accuracies of the methods of a table.
-
-    Args:
-        study: which holds the figures.
-        table: the table.
-
-    Returns:
-        Sources.
-    """
-    found = (figures(study, table.task, cell.method) for cell in table.cells)
-    return list(dict.fromkeys(source for each in found for source in each))
+    study, task = section.study, table.task
+    found = (
+        (headline, source)
+        for headline in section.judging.headlines
+        for cell in table.cells
+        for source in figures(study, task, cell.method, headline)
+    )
+    return list(dict.fromkeys(found))
 
 
 def waiting_for(section: Section) -> list[str]:

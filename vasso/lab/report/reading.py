@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vasso.lab.report import compact
+from vasso.lab.report import beside, compact
+from vasso.lab.report.beside import Measured, Trouble
 from vasso.lab.runs import Run
 from vasso.lab.store import FORMAT, Folder, Store, StoreError
 
 LINES = "runs.jsonl"
+__all__ = ["LINES", "Contents", "Measured", "Trained", "Trouble", "from_line", "read"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Trained:
         certificate: versions, commit and hardware.
         epochs: what was noted at the end of each.
         result: how it has ended; None if it has not.
+        measured: name -> what was measured besides.
+        probe: what `vasso probe` found at its weights; None if nobody has looked.
     """
 
     run: Run
@@ -38,6 +42,8 @@ class Trained:
     certificate: Mapping[str, Any]
     epochs: tuple[Mapping[str, Any], ...]
     result: Mapping[str, Any] | None
+    measured: Mapping[str, Measured] = field(default_factory=dict)
+    probe: Mapping[str, Any] | None = None
 
     def line(self) -> str:
         """The run in one line of JSON.
@@ -54,20 +60,23 @@ class Trained:
             "epochs": compact.columns(self.epochs),
             "result": self.result,
         }
+        noted = beside.of_training(self.epochs)  # which epochs tell already
+        more = {name: one.as_table() for name, one in self.measured.items() if name not in noted}
+        table |= {"measured": more} if more else {}
+        table |= {"probe": self.probe} if self.probe is not None else {}
         return json.dumps(table, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
+    def with_more(self, other: Trained) -> Trained:
+        """The run with what was measured of another copy of it.
 
-@dataclass(frozen=True)
-class Trouble:
-    """Something that could not be read.
+        Args:
+            other: the same run.
 
-    Attributes:
-        where: file or folder, within the store.
-        why: what is wrong with it.
-    """
-
-    where: str
-    why: str
+        Returns:
+            What both have is this one's.
+        """
+        probe = self.probe if self.probe is not None else other.probe
+        return replace(self, measured={**other.measured, **self.measured}, probe=probe)
 
 
 @dataclass(frozen=True)
@@ -77,10 +86,12 @@ class Contents:
     Attributes:
         runs: by id.
         troubles: what could not be read.
+        spreads: what was measured of no run: adversaries on a sphere.
     """
 
     runs: Mapping[str, Trained]
     troubles: tuple[Trouble, ...]
+    spreads: tuple[Measured, ...] = ()
 
 
 def read(root: str | Path) -> Contents:
@@ -90,7 +101,8 @@ def read(root: str | Path) -> Contents:
         root: the directory.
 
     Returns:
-        What it holds; of a run that is there twice, the finished one.
+        What it holds; of a run that is there twice, the finished one, with what was measured of
+        either.
 
     Raises:
         StoreError: there is no such directory, or it is of a newer version.
@@ -105,17 +117,26 @@ def read(root: str | Path) -> Contents:
     troubles: list[Trouble] = []
     for where, load in _entries(root):
         try:
-            trained = load()
+            trained, further = load(where)
         except (StoreError, ValueError, KeyError, TypeError, AttributeError) as trouble:
             troubles.append(Trouble(where, _told(trouble, root)))
             continue
+        troubles += further
         known = runs.get(trained.run.id)
-        if known is None or known.result is None:
-            runs[trained.run.id] = trained
-    return Contents(dict(sorted(runs.items())), tuple(troubles))
+        takes = known is None or known.result is None
+        first, second = (trained, known) if takes else (known, trained)
+        assert first is not None
+        runs[trained.run.id] = first if second is None else first.with_more(second)
+    spreads = list(beside.spreads_in(root))
+    troubles += [one for one in spreads if isinstance(one, Trouble)]
+    clouds = tuple(one for one in spreads if isinstance(one, Measured))
+    return Contents(dict(sorted(runs.items())), tuple(troubles), clouds)
 
 
-def _entries(root: Path) -> Iterator[tuple[str, Callable[[], Trained]]]:
+Loaded = tuple[Trained, tuple[Trouble, ...]]
+
+
+def _entries(root: Path) -> Iterator[tuple[str, Callable[[str], Loaded]]]:
     """Every place where there should be a run, and how to read it."""
     for path in sorted(root.glob("*/run.json")):
         if path.parent.is_symlink() or path.is_symlink():
@@ -126,19 +147,28 @@ def _entries(root: Path) -> Iterator[tuple[str, Callable[[], Trained]]]:
         where = str(path.relative_to(root))
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
             if line.strip():
-                yield f"{where}, line {number}", partial(from_line, line)
+                yield f"{where}, line {number}", partial(_from_line, line)
 
 
-def _refused(why: str) -> Trained:
+def _refused(why: str, where: str) -> Loaded:
     raise StoreError(why)
 
 
-def _from_folder(folder: Folder) -> Trained:
+def _from_folder(folder: Folder, where: str) -> Loaded:
     settings = folder.settings
     run = _named(Run.of(settings["run"]), folder.id)
-    certificate = dict(settings.get("certificate", {}))
     epochs = tuple(folder.metrics("epoch"))
-    return Trained(run, str(settings.get("begun", "")), certificate, epochs, _ended(folder.result))
+    more = beside.in_folder(folder.path, run)
+    trained = Trained(
+        run,
+        str(settings.get("begun", "")),
+        dict(settings.get("certificate", {})),
+        epochs,
+        _ended(folder.result),
+        {**beside.of_training(epochs), **more.measured},
+        more.probe,
+    )
+    return trained, more.troubles
 
 
 def from_line(line: bytes | str) -> Trained:
@@ -153,6 +183,13 @@ def from_line(line: bytes | str) -> Trained:
     Raises:
         ValueError: it is damaged, or of a newer version.
     """
+    trained, troubles = _from_line(line, "")
+    for trouble in troubles:
+        raise ValueError(f"{trouble.where.removeprefix(', ')}: {trouble.why}")
+    return trained
+
+
+def _from_line(line: bytes | str, where: str) -> Loaded:
     table = json.loads(line)
     if not isinstance(table, dict) or not isinstance(table.get("format"), int):
         raise ValueError("not a run")
@@ -160,7 +197,17 @@ def from_line(line: bytes | str) -> Trained:
         raise ValueError(f"of format {table['format']}, this version of vasso reads {FORMAT}")
     run = _named(Run.of(table["run"]), table["id"])
     epochs = tuple(compact.rows(table["epochs"]))
-    return Trained(run, table["begun"], table["certificate"], epochs, _ended(table["result"]))
+    more = beside.in_line(table, run, where)
+    trained = Trained(
+        run,
+        table["begun"],
+        table["certificate"],
+        epochs,
+        _ended(table["result"]),
+        {**beside.of_training(epochs), **more.measured},
+        more.probe,
+    )
+    return trained, more.troubles
 
 
 def _named(run: Run, name: str) -> Run:
@@ -182,5 +229,4 @@ def _ended(result: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def _told(trouble: Exception, root: Path) -> str:
-    text = str(trouble).replace(f"{root.absolute()}/", "").replace(f"{root}/", "")
-    return f"{text[1:-1]} is missing" if isinstance(trouble, KeyError) else text
+    return beside.told(trouble).replace(f"{root.absolute()}/", "").replace(f"{root}/", "")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from typing import Any
 
+from vasso.lab import measures
 from vasso.lab import study as studies
 from vasso.lab.methods import Method
 from vasso.lab.report.cells import Cell, cells_of, key_of, variant
+from vasso.lab.report.headlines import EVERYTHING, JUDGINGS, Column, Judging
 from vasso.lab.report.reading import Contents, Trained
 from vasso.lab.study import Scale, Study
 from vasso.lab.tasks import Task
 
 OTHER = "other-runs"
-COMPARED = "accuracy"
-"""Studies that measure something else are not judged by it; their runs are shown apart."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,18 @@ class Section:
         study: the question.
         scale: its size.
         tables: one for each task.
+        otherwise: runs that were measured, but not as this study asks; they count as not measured.
     """
 
     study: Study
     scale: Scale
     tables: tuple[Table, ...]
+    otherwise: tuple[Trained, ...] = ()
+
+    @property
+    def judging(self) -> Judging:
+        """By which numbers it is judged."""
+        return JUDGINGS[self.study.measure]
 
     @property
     def anchor(self) -> str:
@@ -125,11 +132,31 @@ def sections_of(contents: Contents, chosen: Iterable[str] = ()) -> list[Section]
     every = not (named := list(chosen))
     there = list(contents.runs.values())
     loaded = [studies.load(name) for name in named] or shipped()
-    found = [_section(s, s.at(scale), there) for s in loaded for scale in s.scales]
-    shown = [section for section in found if any(c.finished or c.under_way for c in section.cells)]
-    compared = [section for section in shown if section.study.measure == COMPARED]
-    rest = _of_no_study(there, compared) if every else None
-    return [*compared, *([rest] if rest else [])]
+    judged = [study for study in loaded if study.measure in JUDGINGS]
+    found = [_section(s, s.at(scale), there) for s in judged for scale in s.scales]
+    begun = [section for section in found if any(c.finished or c.under_way for c in section.cells)]
+    shown = [section for section in begun if not every or _has_something_to_say(section, begun)]
+    rest = _of_no_study(there, shown) if every else None
+    return [*shown, *([rest] if rest else [])]
+
+
+def _has_something_to_say(section: Section, others: list[Section]) -> bool:
+    """Whether runs are measured as the study wants, or belong to it alone."""
+    if not section.judging.kept:
+        return True
+    if any(cell.values(column.name) for cell in section.cells for column in _own(section.judging)):
+        return True
+    elsewhere = {t.run.id for s in others if not s.judging.kept for t in _runs(s)}
+    return any(trained.run.id not in elsewhere for trained in _runs(section))
+
+
+def _own(judging: Judging) -> list[Column]:
+    """Columns that no study of accuracy has."""
+    return [c for c in judging.columns if c not in JUDGINGS["accuracy"].columns]
+
+
+def _runs(section: Section) -> list[Trained]:
+    return [one for cell in section.cells for one in (*cell.finished, *cell.under_way)]
 
 
 @cache
@@ -143,7 +170,28 @@ def shipped() -> list[Study]:
 
 
 def _section(study: Study, scale: Scale, there: list[Trained]) -> Section:
-    return Section(study, scale, _tables(cells_of(scale.runs, there)))
+    cells = cells_of(scale.runs, there)
+    kept = JUDGINGS[study.measure].kept
+    if not kept:
+        return Section(study, scale, _tables(cells))
+    where = f"study {study.name}, {scale.name}, measurement"
+    settings = measures.settings_of(study.measure, scale.measurement, scale.runs, where)
+    asked = json.loads(json.dumps(asdict(settings)))
+    done = [trained for cell in cells for trained in cell.finished if kept in trained.measured]
+    otherwise = tuple(t for t in done if t.measured[kept].settings != asked)
+    tables = _tables([_without(cell, kept, otherwise) for cell in cells])
+    return Section(study, scale, tables, otherwise)
+
+
+def _without(cell: Cell, kept: str, these: tuple[Trained, ...]) -> Cell:
+    """A cell without a measurement of some of its runs."""
+    ids = {trained.run.id for trained in these}
+
+    def bared(one: Trained) -> Trained:
+        rest = {name: found for name, found in one.measured.items() if name != kept}
+        return replace(one, measured=rest) if one.run.id in ids else one
+
+    return replace(cell, finished=tuple(bared(one) for one in cell.finished))
 
 
 def _of_no_study(there: list[Trained], found: list[Section]) -> Section | None:
@@ -152,7 +200,7 @@ def _of_no_study(there: list[Trained], found: list[Section]) -> Section | None:
     if not rest:
         return None
     question = "What else is in this store? Runs of no study above, by their accuracy."
-    study = Study(OTHER, "Other runs", question, "", "accuracy", (), {})
+    study = Study(OTHER, "Other runs", question, "", EVERYTHING, (), {})
     runs = tuple(trained.run for trained in rest)
     return _section(study, Scale("", "", (), runs, {}), rest)
 
@@ -214,8 +262,12 @@ def _names(cells: Iterable[Cell]) -> dict[str, str]:
 def _told_apart(method: Method, alike: list[Method]) -> str:
     names = (f.name for f in fields(Method) if f.name not in {"name", "settings"})
     apart = [name for name in names if len({getattr(m, name) for m in alike}) > 1]
-    return " ".join([variant(method), *(f"{n}={_short(getattr(method, n))}" for n in apart)])
+    told = (_setting(name, getattr(method, name)) for name in apart)
+    return " ".join([variant(method), *(text for text in told if text)])
 
 
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _setting(name: str, value: Any) -> str:
+    """A setting in a name; of a switch only that it is on."""
+    if isinstance(value, bool):
+        return name if value else ""
+    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"

@@ -9,20 +9,15 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from vasso.lab.measured import spread_table
 from vasso.lab.report import words
 from vasso.lab.report.answer import RULE
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.comparing import Comparison
 from vasso.lab.report.findings import Answered, Findings
+from vasso.lab.report.headlines import ACCURACY, Column, Judging
+from vasso.lab.report.probed import probes_of, said_by
 from vasso.lab.report.sections import Table
-
-COLUMNS = ("last", "best", "training", "wrong")
-TITLES = {
-    "last": "last epoch %",
-    "best": "best by validation %",
-    "training": "training labels learnt %",
-    "wrong": "wrong labels learnt %",
-}
 
 
 def told(found: Findings) -> Iterator[RenderableType]:
@@ -36,6 +31,9 @@ def told(found: Findings) -> Iterator[RenderableType]:
     """
     for answered in found.answered:
         yield from _section(answered)
+    for spread in found.contents.spreads:
+        yield "\n[bold]Adversaries on a sphere[/bold]"
+        yield spread_table(spread.rows)
     for trouble in found.contents.troubles:
         yield escape(f"could not be read: {trouble.where}: {trouble.why}")
     yield f"\n[dim]{escape(RULE)}[/dim]"
@@ -47,16 +45,34 @@ def _section(answered: Answered) -> Iterator[RenderableType]:
     counts = ", ".join(f"{n} {name}" for name, n in section.counts().items() if n)
     yield f"\n[bold]{escape(' '.join([study.title, scale.name]).strip())}[/bold]  ({counts})"
     yield escape(study.question)
+    if section.otherwise:
+        yield words.otherwise(len(section.otherwise))
     for table in section.tables:
-        yield _grid(table)
+        yield _grid(table, section.judging)
         yield from (escape(sentence(c)) for c in answered.of(table))
+    for label, trained in probes_of(section):
+        yield escape(f"Probe of {label}, seed {trained.run.seed}:")
+        yield from (escape(f"  {text}") for text in said_by(trained))
 
 
-def _grid(table: Table) -> Grid:
-    shown = [name for name in COLUMNS if any(cell.values(name) for cell in table.cells)]
+def shown_columns(table: Table, judging: Judging) -> list[Column]:
+    """The numbers that at least one run of a table has.
+
+    Args:
+        table: the table.
+        judging: which ones there may be.
+
+    Returns:
+        Columns, in order.
+    """
+    return [c for c in judging.columns if any(cell.values(c.name) for cell in table.cells)]
+
+
+def _grid(table: Table, judging: Judging) -> Grid:
+    shown = shown_columns(table, judging)
     grid = Grid(title=escape(table.title), box=box.SIMPLE, title_justify="left", padding=(0, 1))
     grid.add_column("method", no_wrap=True)
-    for title in ("ρ", "n", *(TITLES[name] for name in shown), "gradients", "time"):
+    for title in ("ρ", "n", *(column.title for column in shown), "gradients", "time"):
         grid.add_column(title, justify="right")
     for cell in table.cells:
         if cell.n:
@@ -64,22 +80,24 @@ def _grid(table: Table) -> Grid:
     return grid
 
 
-def _row(cell: Cell, shown: list[str]) -> list[str]:
+def _row(cell: Cell, shown: list[Column]) -> list[str]:
     cost, seconds = cell.estimate("cost"), cell.estimate("seconds")
     return [
         "" if cell.rho is None else f"{cell.rho:g}",
         str(cell.n),
-        *(_number(cell, name) for name in shown),
+        *(_number(cell, column) for column in shown),
         f"{cost.value:,.0f}" if cost else "",
         words.duration(seconds.value) if seconds else "",
     ]
 
 
-def _number(cell: Cell, name: str) -> str:
-    found = cell.estimate(name)
+def _number(cell: Cell, column: Column) -> str:
+    found = cell.estimate(column.name)
     if found is None:
         return "–"
-    return f"{words.number(found.value)} {words.half_width(found)}".rstrip()
+    half = words.half_width(found, column.digits)
+    few = f" (n = {found.n:g})" if found.n < cell.n else ""
+    return f"{words.number(found.value, column.digits)} {half}".rstrip() + few
 
 
 def sentence(c: Comparison) -> str:
@@ -91,12 +109,16 @@ def sentence(c: Comparison) -> str:
     Returns:
         Who, by how much, and what follows.
     """
-    who = f"{c.table.label(c.ours)} against {c.table.label(c.theirs)} ({words.KINDS[c.kind]})"
+    by = f"{c.headline.quantity}, " if c.headline is not ACCURACY else ""
+    rule = f"({by}{words.KINDS[c.kind]})"
+    who = f"{c.table.label(c.ours)} against {c.table.label(c.theirs)} {rule}"
     if c.paired is None:
         return f"{who}: no seed in common, no verdict."
-    d = c.paired.difference
-    size = f"{words.number(d.value, sign=True)} points, {words.interval(d, sign=True)}"
+    d, digits = c.paired.difference, c.headline.digits
+    size = c.headline.size(words.number(d.value, digits, sign=True))
+    ends = words.interval(d, digits, sign=True)
     against = "".join(
         f"; {j.verdict} with {j.published.source}" for j in c.judged if j.published.claims
     )
-    return f"{who}: {size}, n = {c.paired.n}: {c.standing}{against}."
+    more = f" {words.decides(c.headline, c.decides)}" if c.decides is not None else ""
+    return f"{who}: {size}, {ends}, n = {c.paired.n}: {c.standing}{against}.{more}"

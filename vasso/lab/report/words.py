@@ -6,7 +6,8 @@ import math
 import re
 
 from vasso.diagnostics.estimates import Estimate
-from vasso.lab.statistics import LEAST
+from vasso.lab.report.headlines import Headline
+from vasso.lab.statistics import LEAST, POWER
 
 MINUS = "\N{MINUS SIGN}"
 KINDS = {
@@ -110,13 +111,13 @@ def begun_large(text: str) -> str:
         text: the text.
 
     Returns:
-        The rest as it is.
+        The rest as it is; Greek letters are symbols and stay small.
 
     Example:
-        >>> begun_large("BLEU on the test set"), begun_large("test accuracy")
-        ('BLEU on the test set', 'Test accuracy')
+        >>> begun_large("BLEU on the test set"), begun_large("test accuracy"), begun_large("λ1")
+        ('BLEU on the test set', 'Test accuracy', 'λ1')
     """
-    return text[:1].upper() + text[1:]
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def short(source: str) -> str:
@@ -168,3 +169,44 @@ def runs(count: int, what: str = "run") -> str:
         ('1 run', '1,200 runs')
     """
     return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def decides(headline: Headline, count: int) -> str:
+    """How many seeds a difference would take.
+
+    Args:
+        headline: which names the difference.
+        count: how many seeds.
+
+    Returns:
+        A sentence.
+
+    Example:
+        >>> from vasso.lab.report.headlines import BLEU
+        >>> decides(BLEU, 34)
+        'At this spread 34 seeds would decide a difference of 0.15 BLEU four times in five.'
+    """
+    often = "four times in five" if POWER == 0.8 else f"{100 * POWER:g} times in a hundred"
+    size = headline.size(f"{headline.matters:g}")
+    return f"At this spread {count:,} seeds would decide a difference of {size} {often}."
+
+
+def otherwise(count: int) -> str:
+    """What is said of runs that were measured in another way.
+
+    Args:
+        count: how many.
+
+    Returns:
+        A sentence.
+
+    Example:
+        >>> otherwise(1)
+        '1 run was measured with other settings than this study asks for and is not counted.'
+    """
+    is_are = "was" if count == 1 else "were"
+    counted = "is" if count == 1 else "are"
+    return (
+        f"{runs(count)} {is_are} measured with other settings than this study asks for and "
+        f"{counted} not counted."
+    )

@@ -1,0 +1,58 @@
+"""Which charts has a section? Those that its measure is told by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from vasso.lab import measures
+from vasso.lab.report.cells import Cell
+from vasso.lab.report.charts import Chart, Course, over_epochs, over_radius
+from vasso.lab.report.findings import Answered
+from vasso.lab.report.measured_charts import scores, signal_and_noise, spectra
+from vasso.lab.report.sections import Section, Table
+
+Draw: TypeAlias = Callable[[Section, Table, Sequence[Cell], str], Chart | None]
+AT_BEST = "each method at its best ρ by validation; mean over seeds and its 95 % band."
+ACCURACY = Course("test_accuracy", "test accuracy, %", f"Test accuracy, {AT_BEST}")
+PERPLEXITY = Course(
+    "validation_perplexity", "validation perplexity", f"Validation perplexity, {AT_BEST}", log=True
+)
+FIRST: Mapping[str, Draw] = {
+    measures.BLEU: scores,
+    measures.SPECTRUM: spectra,
+    measures.NOISE: signal_and_noise,
+}
+"""What is drawn of a measure before anything else."""
+COURSES: Mapping[str, Course] = {measures.BLEU: PERPLEXITY}
+"""What is drawn over the epochs, where that is not accuracy."""
+
+
+def charts_of(answered: Answered) -> tuple[tuple[Chart, ...], ...]:
+    """What is drawn of each table of a section.
+
+    Args:
+        answered: the section.
+
+    Returns:
+        Charts for each table, none where there is nothing to see.
+    """
+    tables = enumerate(zip(answered.section.tables, answered.picks, strict=True), 1)
+    return tuple(
+        _charts(answered.section, table, [pick.cell for pick in picks.values()], number)
+        for number, (table, picks) in tables
+    )
+
+
+def _charts(
+    section: Section, table: Table, chosen: Sequence[Cell], number: int
+) -> tuple[Chart, ...]:
+    name, measure = f"{section.anchor}-{number}", section.study.measure
+    found: list[Chart | None] = []
+    if measure in FIRST:
+        found.append(FIRST[measure](section, table, chosen, f"{name}-measured"))
+    for headline in section.judging.headlines:
+        found += over_radius(table, headline, name)
+    course = COURSES.get(measure, ACCURACY)
+    found.append(over_epochs(table, chosen, course, f"{name}-epochs"))
+    return tuple(chart for chart in found if chart is not None)
