@@ -58,10 +58,11 @@ def signal_and_noise(
     """
     lines: dict[str, tuple[Look, list[Mark]]] = {}
     for cell in chosen:
+        label = table.label(cell)
         for trained in cell.finished:
-            marks = _ratios(rows_of(trained, "noise"), table.label(cell), trained.run.seed)
-            if marks:
-                lines[f"{table.label(cell)}, seed {trained.run.seed}"] = (look_of(cell), marks)
+            if marks := _ratios(rows_of(trained, "noise"), label, trained.run.seed):
+                again = f"_{label}, seed {trained.run.seed}"  # which legends pass over
+                lines[again if label in lines else label] = (look_of(cell), marks)
     if not lines:
         return None
     told = band(section.study)
