@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from vasso.diagnostics.figures.at_weights import friendliness, method, rises_nearby, slope_errors
 from vasso.diagnostics.figures.landscapes import surfaces
 from vasso.diagnostics.figures.radii import rise_curves
@@ -37,7 +35,7 @@ def draw(findings: Findings, folder: Path) -> list[Path]:
     return files
 
 
-def figures_of(results: Mapping[str, list[Any]]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+def figures_of(results: Mapping[str, list[Any]]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The figures of a probe.
 
     Args:
