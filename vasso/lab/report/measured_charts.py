@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ from vasso.lab.report.hover import Tips
 from vasso.lab.report.known import band, figures
 from vasso.lab.report.quantities import rows_of
 from vasso.lab.report.sections import Section, Table
-from vasso.lab.statistics import mean
+from vasso.lab.statistics import LEAST, mean
 
 WIDE_RANGE = 20.0
 """Largest over smallest eigenvalue from which their axis is logarithmic."""
@@ -81,7 +81,9 @@ def _ratios(rows: Sequence[Mapping[str, Any]], label: str, seed: int) -> list[Ma
     for row in rows:
         if (row.get("snr") or 0) > 0:  # an estimate of 0 has no place on a logarithmic axis
             ends = {"snr_low": row.get("snr_low"), "snr_high": row.get("snr_high")}
-            y = estimate({"snr": row["snr"], **ends}, "snr", LEVEL)
+            y = replace(
+                estimate({"snr": row["snr"], **ends}, "snr", LEVEL), n=row.get("batches") or 1
+            )
             said = f"{label}, seed {seed}, epoch {row['epoch']}: {y.value:.3g}"
             found.append(Mark(row["epoch"], y, said))
     return found
@@ -225,10 +227,10 @@ def _dots(
     figure = canvas("narrow", 1.0 + 0.42 * len(found))
     axes = figure.axes[0]
     for place, (label, looks, y) in enumerate(found):
-        if math.isfinite(y.low):
+        if y.n >= LEAST:
             ends = [y.low, y.high]
             axes.plot(ends, [place] * 2, color=looks.colour, linewidth=2.4, alpha=0.55)
-        fill = looks.colour if math.isfinite(y.low) else "none"
+        fill = looks.colour if y.n >= LEAST else "none"
         mark: dict[str, Any] = {"color": looks.colour, "markerfacecolor": fill, "markersize": 7}
         axes.plot([y.value], [place], looks.marker, **mark)
         published = told.get(label)
