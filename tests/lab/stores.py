@@ -150,6 +150,7 @@ def around(value: float) -> Estimate:
 def found_by_a_probe() -> Probed:
     """One result of every kind that has a figure."""
     thetas, rhos, open_ended = (1.0, 0.4), (0.05, 0.1, 0.2), Estimate(2.0, 1.0, math.inf, 0.95, 8)
+    apart = [around(value) for value in (0.3, 0.1, 0.4, 0.2)]
     grid = np.linspace(-1, 1, 5)
     losses = 1 + grid[:, None] ** 2 + grid[None, :] ** 2
     curves: list[Any] = [
@@ -161,8 +162,8 @@ def found_by_a_probe() -> Probed:
     nodes = np.array([[0.1, 9.0], [0.2, 8.0]])
     results: dict[str, list[Any]] = {
         "snr": [Snr(*[around(1.0)] * 3, batches=32)],
-        "slope": [SlopeError(theta, *[around(theta)] * 4, 2.0, 30) for theta in thetas],
-        "friendliness": [Friendliness(0.1, theta, *[around(0.3)] * 4, 8, 4) for theta in thetas],
+        "slope": [SlopeError(theta, *apart, 2.0, 30) for theta in thetas],
+        "friendliness": [Friendliness(0.1, theta, *apart, 8, 4) for theta in thetas],
         "radius": curves + equal,
         "sharpness": [
             Sharpness(around(0.2), 0.1, "l2", False, search, 64, 16, 99)
