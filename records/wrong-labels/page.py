@@ -13,6 +13,7 @@ by the numbers.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ RECORDS = HERE.parent
 STUDIES = {"radius": "ResNet-8, CIFAR-10", "radius-mlp": "MLP, Fashion-MNIST"}
 WRONG = 0.75
 BREAK = ". "
+NEAR, WIDE = 10.0, 6
+"""Points below the best that are near enough, and radii that are needed to see where it ends."""
 BEGIN, END = "<!-- result: written by records/wrong-labels/page.py -->", "<!-- end of result -->"
 
 
@@ -313,6 +316,40 @@ def _carried_at(cells: Sequence[Cell], seed: int, sam: Cell) -> float | None:
     return float(np.interp(np.log(at), np.log(rises), shares))
 
 
+def fourth_answer(table: Table) -> str:
+    """How forgiving is the choice of rho?"""
+    widths = {
+        name: {seed: w for seed in cells[0].seeds if (w := _width(cells, seed)) is not None}
+        for name, cells in table.families().items()
+    }
+    sam, parts = widths.get("SAM", {}), []
+    for name, found in widths.items():
+        if len(found) < LEAST:
+            continue
+        factor = f"{name} {math.exp(mean(list(found.values())).value):.1f}"
+        c = paired(found, sam)
+        if name.startswith("VaSSO") and c is not None and c.n >= LEAST:
+            ends = " to ".join(f"{math.exp(x):.1f}" for x in (c.difference.low, c.difference.high))
+            factor += f" ({math.exp(c.difference.value):.1f} times SAM's, {ends}, n = {c.n})"
+        parts.append(factor)
+    return f"{'; '.join(parts)}." if parts else "there are not enough runs yet."
+
+
+def _width(cells: Sequence[Cell], seed: int) -> float | None:
+    """The log of the largest over the smallest radius within ten points of the best."""
+    pairs = ((cell.rho, cell.values("last").get(seed)) for cell in cells)
+    known = sorted((math.log(rho), y) for rho, y in pairs if rho is not None and y is not None)
+    if len(known) < WIDE:
+        return None
+    xs, ys = (np.array(column) for column in zip(*known, strict=True))
+    fine = np.linspace(xs[0], xs[-1], 1001)
+    good = np.interp(fine, xs, ys) >= ys.max() - NEAR
+    best = int(np.argmax(np.interp(fine, xs, ys)))
+    left = best - int(np.argmin(good[best::-1])) + 1 if not good[: best + 1].all() else 0
+    right = best + int(np.argmin(good[best:])) - 1 if not good[best:].all() else len(fine) - 1
+    return float(fine[right] - fine[left])
+
+
 def at_equal_weights() -> str:
     """What the record `resnet-probe` says: same weights, same rise, one run after the other."""
     path = RECORDS / "resnet-probe" / "summary.json"
@@ -357,6 +394,7 @@ def page(found: dict[str, tuple[Answered, Table]]) -> str:
         fields[f"first_{short}"] = first_answer(answered, table)
         fields[f"second_{short}"] = second_answer(answered, table)
         fields[f"third_{short}"] = third_answer(answered, table)
+        fields[f"fourth_{short}"] = fourth_answer(table)
         fields[f"best_{short}"] = "\n".join(best_table(answered, table))
         fields[f"radii_{short}"] = "\n".join(radius_table(table))
         fields[f"wrong_{short}"] = "\n".join(radius_table(table, "wrong"))
@@ -407,6 +445,10 @@ def _short_answers(found: dict[str, tuple[Answered, Table]]) -> Iterator[str]:
     rise = (f"{names[name]}: {third_answer(*of).partition(BREAK)[0]}" for name, of in found.items())
     asked = "is more of it carried over to batches that the adversary has not seen?"
     yield f"- **At equal rise on its own batch**, {asked} {'. '.join(rise)}."
+    wide = (f"{names[name]}: {fourth_answer(of[1])}" for name, of in found.items())
+    known = [text for text in wide if "times" in text]
+    if known:
+        yield f"- **How wide is the range of good rho?** Asked after seeing the curves: {' '.join(known)}"
 
 
 def _at_one(answered: Answered, table: Table) -> str:
