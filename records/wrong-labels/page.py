@@ -448,7 +448,8 @@ def _short_answers(found: dict[str, tuple[Answered, Table]]) -> Iterator[str]:
     wide = (f"{names[name]}: {fourth_answer(of[1])}" for name, of in found.items())
     known = [text for text in wide if "times" in text]
     if known:
-        yield f"- **How wide is the range of good rho?** Asked after seeing the curves: {' '.join(known)}"
+        asked = "**How wide is the range of good rho?** Asked after seeing the curves"
+        yield f"- {asked}: {' '.join(known)}"
 
 
 def _at_one(answered: Answered, table: Table) -> str:
