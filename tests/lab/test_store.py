@@ -171,6 +171,14 @@ def test_settings_are_written_once_and_not_for_another_run(folder: Folder) -> No
         folder.write_settings({"run": {"seed": 1}})
 
 
+def test_a_run_that_an_earlier_version_has_begun_goes_on(folder: Folder) -> None:
+    folder.write_settings({"run": {"task": {"epochs": 3}, "seed": 1}})
+    folder.write_settings({"run": {"task": {"epochs": 3, "new": 0}, "seed": 1, "also": None}})
+    for other in ({"epochs": 4, "new": 0}, {"new": 0}):
+        with pytest.raises(StoreError, match="holds other settings"):
+            folder.write_settings({"run": {"task": other, "seed": 1}})
+
+
 class limited_files:  # noqa: N801 - reads as a verb
     """Files may not grow beyond a size, as on a disk that fills up."""
 

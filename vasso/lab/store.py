@@ -153,6 +153,9 @@ class Folder:
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Keeps what the run is; once.
 
+        A run that an earlier version has begun may lack settings that are new; they have their
+        defaults, or its id would be another.
+
         Args:
             settings: as JSON may hold them, `run` among them.
 
@@ -162,7 +165,7 @@ class Folder:
         path = self._file("run.json")
         if not path.exists():
             atomic.replace(path, _as_json(settings, indent=1))
-        elif self.settings.get("run") != json.loads(_as_json(settings))["run"]:
+        elif not _agrees(self.settings.get("run"), json.loads(_as_json(settings))["run"]):
             raise StoreError(f"{path} holds other settings than {self.id} stands for: remove it")
 
     @property
@@ -346,3 +349,10 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def _agrees(earlier: Any, now: Any) -> bool:
+    """Whether everything that is said earlier still is."""
+    if isinstance(earlier, dict) and isinstance(now, dict):
+        return all(key in now and _agrees(value, now[key]) for key, value in earlier.items())
+    return bool(earlier == now)
