@@ -457,7 +457,8 @@ def _at_one(answered: Answered, table: Table) -> str:
     if one is None:
         return "not enough runs yet"
     values = ", ".join(f"{name.removeprefix('VaSSO ')} {told(c)}" for name, c in there.items())
-    return f"at ρ = {one.rho:g} {values}"
+    trend = _trend(list(there.values())).rstrip(".")
+    return f"at ρ = {one.rho:g}, SAM's best on {one.labels} labels, {values}: {trend.lower()}"
 
 
 def with_result(readme: str, block: str) -> str:

@@ -309,12 +309,15 @@ def _lines(
         axes.axhline(
             level.value, color=looks.colour, linewidth=1.4, linestyle=(0, (5, 2)), label=name
         )
-        if math.isfinite(level.low):
+        if level.n >= LEAST:
             axes.axhspan(level.low, level.high, color=looks.colour, alpha=0.13, linewidth=0)
     for name, (looks, marks) in series.items():
         draw_series(axes, name, looks, marks, tips)
     _log_axis(axes, [mark.x for _, marks in series.values() for mark in marks], x)
     axes.set_ylabel(y)
+    if y.endswith("%"):  # no band beyond what there is
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -2.0), min(high, 102.0))
     legend(figure)
     return figure
 
