@@ -167,8 +167,16 @@ def test_a_store_that_holds_something_else_is_left_alone(
     assert "holds other things" in capsys.readouterr().err
 
 
+LISTENING = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+from vasso.lab.cli import main
+main(sys.argv[1:])
+"""
+
+
 def start(*words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "vasso.lab", *words]
+    command = [sys.executable, "-c", LISTENING, *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen(command, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
 
