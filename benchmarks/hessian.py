@@ -17,18 +17,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import time
 import warnings
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from overhead import git, hardware
+from birth import certificate
 from tables import table
 from torch import Tensor, nn
 
@@ -124,22 +121,12 @@ def ours(model: nn.Module, batches: list[Any], tolerance: float, keep: bool) -> 
     }
 
 
-def certificate(args: argparse.Namespace) -> dict[str, Any]:
+def born(args: argparse.Namespace) -> dict[str, Any]:
     """When, where, with what and how."""
-    packages = ("torch", "scipy", "pyhessian", "vasso")
     names = ("model", "width", "epochs", "samples", "batch", "tolerances", "most")
-    return {
-        "what": "the five largest eigenvalues of a Hessian",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": git("rev-parse", "HEAD"),
-        "package_changed_since": bool(git("status", "--porcelain", "--", "vasso")),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in packages},
-        },
-        "hardware": {**hardware(), "threads": torch.get_num_threads()},
-        "settings": {name: getattr(args, name) for name in names},
-    }
+    settings = {name: getattr(args, name) for name in names}
+    packages = ("torch", "scipy", "pyhessian", "vasso")
+    return certificate("the five largest eigenvalues of a Hessian", packages, settings)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -147,7 +134,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     x, y = images(args.samples)
     model = trained(args, x, y)
     batches = list(zip(x.split(args.batch), y.split(args.batch), strict=True))
-    result = certificate(args)
+    result = born(args)
     with torch.no_grad():
         right = sum(int((model(a).argmax(1) == b).sum()) for a, b in batches)
     result["parameters"] = sum(p.numel() for p in model.parameters())

@@ -41,20 +41,16 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import platform
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from birth import certificate
 from memory import peak_bytes
 from methods import BASES, METHODS, RHO, THETA, Base, Build, Closure, alone, usual
 from shapes import NETWORKS, PARAMETERS, Shapes, parameters, shapes_of
@@ -280,49 +276,20 @@ def agreement() -> dict[str, float]:
 # -- the birth certificate ------------------------------------------------------------------------
 
 
-def hardware() -> dict[str, Any]:
-    """The processor, without names or paths of the machine."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = lines[0].split(":", 1)[1].strip() if lines else cpu
-    return {"cpu": cpu, "cores": os.cpu_count(), "system": platform.system()}
-
-
-def git(*words: str) -> str | None:
-    """What git says about this checkout; None outside of one."""
-    here = Path(__file__).parent.parent
-    try:
-        answer = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
-    except FileNotFoundError:
-        return None
-    return answer.stdout.strip() if answer.returncode == 0 else None
-
-
-def certificate(args: argparse.Namespace) -> dict[str, Any]:
+def born(args: argparse.Namespace) -> dict[str, Any]:
     """When, where, with what and how."""
-    packages = ("torch", "pytorch_optimizer", "vasso")
-    return {
-        "what": "cost of an optimizer step beyond its base",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": git("rev-parse", "HEAD"),
-        "package_changed_since": bool(git("status", "--porcelain", "--", "vasso")),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in packages},
-        },
-        "hardware": {**hardware(), "threads": torch.get_num_threads()},
-        "settings": {
-            **{name: getattr(args, name) for name in ("shapes", "rounds", "steps", "base")},
-            **{"rho": RHO, "theta": THETA, "warm_up": WARM_UP, "clock": clock().__name__},
-        },
+    names = ("shapes", "rounds", "steps", "base")
+    settings = {
+        **{name: getattr(args, name) for name in names},
+        **{"rho": RHO, "theta": THETA, "warm_up": WARM_UP, "clock": clock().__name__},
     }
+    packages = ("torch", "pytorch_optimizer", "vasso")
+    return certificate("cost of an optimizer step beyond its base", packages, settings)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Everything, as one JSON value, which is also written after every network."""
-    result = certificate(args)
+    result = born(args)
     result["agreement"] = agreement()
     result["operations"] = {
         label: {str(count): operations(build, count) for count in (10, 100)}

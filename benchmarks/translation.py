@@ -20,18 +20,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from overhead import git, hardware
+from birth import certificate
 from tables import table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -239,24 +236,15 @@ def show(result: dict[str, Any]) -> str:
     return "\n\n".join([told, training_table(result), decoding_table(result)])
 
 
-def certificate(args: argparse.Namespace) -> dict[str, Any]:
+def born(args: argparse.Namespace) -> dict[str, Any]:
     """When, where, with what and how."""
     names = ("corpus", "pieces", "rounds", "steps", "lengths", "decoding_rounds")
-    return {
-        "what": "pieces a second in training, seconds of beam search",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": git("rev-parse", "HEAD"),
-        "package_changed_since": bool(git("status", "--porcelain", "--", "vasso")),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in ("torch", "vasso")},
-        },
-        "hardware": {**hardware(), "threads": torch.get_num_threads()},
-        "settings": {
-            **{name: getattr(args, name) for name in names},
-            **{"task": TASK, "method": METHOD, "sentences": SENTENCES, "beam": BEAM},
-        },
+    settings = {
+        **{name: getattr(args, name) for name in names},
+        **{"task": TASK, "method": METHOD, "sentences": SENTENCES, "beam": BEAM},
     }
+    what = "pieces a second in training, seconds of beam search"
+    return certificate(what, ("torch", "vasso"), settings)
 
 
 def arguments() -> argparse.Namespace:
@@ -281,7 +269,7 @@ def main() -> None:
         print(show(json.loads(args.show.read_text())))
         return
     torch.set_num_threads(1)
-    result = {**certificate(args), "training": training(args), "decoding": decoding(args)}
+    result = {**born(args), "training": training(args), "decoding": decoding(args)}
     if args.json:
         args.json.write_text(json.dumps(result) + "\n")
     print(show(result))

@@ -36,7 +36,6 @@ HERE = Path(__file__).parent
 RECORDS = HERE.parent
 STUDIES = {"radius": "ResNet-8, CIFAR-10", "radius-mlp": "MLP, Fashion-MNIST"}
 WRONG = 0.75
-BREAK = ". "
 NEAR, WIDE = 10.0, 6
 """Points below the best that are near enough, and radii that are needed to see where it ends."""
 BEGIN, END = "<!-- result: written by records/wrong-labels/page.py -->", "<!-- end of result -->"
@@ -202,6 +201,17 @@ def _marks(cells: Sequence[Cell], over: str) -> list[Mark]:
 # -- the answers -----------------------------------------------------------------------------------
 
 
+Answer = tuple[str, str]
+"""What is found, in a few words, and the numbers that say so."""
+NOT_YET: Answer = ("there are not enough runs yet", "")
+
+
+def whole(answer: Answer) -> str:
+    """An answer with its numbers."""
+    lead, numbers = answer
+    return f"{lead}. {numbers}".rstrip()
+
+
 def first_answer(answered: Answered, table: Table) -> str:
     """One radius for all: does accuracy rise from SAM over theta 0.9, 0.4, 0.2?"""
     one, there = _all_at_one(answered, table)
@@ -247,7 +257,7 @@ def _last_against_sam(answered: Answered, table: Table, there: dict[str, Cell]) 
     return f"θ = 0.2 less SAM: {difference(c)}{_counted(c)}{holm}."
 
 
-def second_answer(answered: Answered, table: Table) -> str:
+def second_answer(answered: Answered, table: Table) -> Answer:
     """Each at its best radius: does the order survive?"""
     found = {}
     for name, cell in picks(answered, table).items():
@@ -255,11 +265,11 @@ def second_answer(answered: Answered, table: Table) -> str:
         if c is not None and c.paired is not None:
             found[name] = c
     if not found:
-        return "there are not enough runs yet."
+        return NOT_YET
     parts = [
         f"{name} at ρ = {c.ours.rho:g}: {difference(c)}{_counted(c)}" for name, c in found.items()
     ]
-    return f"{_lead(found)}{BREAK}Less SAM at its own best ρ, in points: {'; '.join(parts)}."
+    return _lead(found), f"Less SAM at its own best ρ, in points: {'; '.join(parts)}."
 
 
 def _counted(c: Comparison) -> str:
@@ -280,11 +290,11 @@ def _lead(found: dict[str, Comparison]) -> str:
     return "; ".join([ahead, *rest])
 
 
-def third_answer(answered: Answered, table: Table) -> str:
+def third_answer(answered: Answered, table: Table) -> Answer:
     """Does the adversary carry more of an equal rise to other batches than SAM's?"""
     sam = picks(answered, table).get("SAM")
     if sam is None:
-        return "there are not enough runs yet."
+        return NOT_YET
     parts, more_of = [], []
     for name, cells in table.families().items():
         theirs = {seed: _carried_at(cells, seed, sam) for seed in sam.seeds}
@@ -297,10 +307,10 @@ def third_answer(answered: Answered, table: Table) -> str:
             ends = f"{interval(c.difference, 2, sign=True)}, n = {c.n}"
             parts.append(f"{name} {number(mean(list(known.values())).value, 2)} ({more}, {ends})")
     if not parts:
-        return "there are not enough runs yet."
+        return NOT_YET
     lead = f"yes for {', '.join(more_of)}" if more_of else "not to be told yet"
-    return (
-        f"{lead}{BREAK}SAM at its best ρ carries {told(sam, 'carried', 2)} of its rise over to "
+    return lead, (
+        f"SAM at its best ρ carries {told(sam, 'carried', 2)} of its rise over to "
         f"batches it has not seen. At that rise on the own batch: {'; '.join(parts)}."
     )
 
@@ -392,8 +402,8 @@ def page(found: dict[str, tuple[Answered, Table]]) -> str:
     for short, name in names.items():
         answered, table = found[name]
         fields[f"first_{short}"] = first_answer(answered, table)
-        fields[f"second_{short}"] = second_answer(answered, table)
-        fields[f"third_{short}"] = third_answer(answered, table)
+        fields[f"second_{short}"] = whole(second_answer(answered, table))
+        fields[f"third_{short}"] = whole(third_answer(answered, table))
         fields[f"fourth_{short}"] = fourth_answer(table)
         fields[f"best_{short}"] = "\n".join(best_table(answered, table))
         fields[f"radii_{short}"] = "\n".join(radius_table(table))
@@ -438,11 +448,9 @@ def _short_answers(found: dict[str, tuple[Answered, Table]]) -> Iterator[str]:
     names = {name: STUDIES[name].partition(",")[0] for name in found}
     one = (f"{names[name]} {_at_one(*of)}" for name, of in found.items())
     yield f"- **One rho for all**, as in the paper: {'; '.join(one)}."
-    best = (
-        f"{names[name]}: {second_answer(*of).partition(BREAK)[0]}" for name, of in found.items()
-    )
+    best = (f"{names[name]}: {second_answer(*of)[0]}" for name, of in found.items())
     yield f"- **Each at its best rho**, ahead of SAM? {'. '.join(best)}."
-    rise = (f"{names[name]}: {third_answer(*of).partition(BREAK)[0]}" for name, of in found.items())
+    rise = (f"{names[name]}: {third_answer(*of)[0]}" for name, of in found.items())
     asked = "is more of it carried over to batches that the adversary has not seen?"
     yield f"- **At equal rise on its own batch**, {asked} {'. '.join(rise)}."
     wide = (f"{names[name]}: {fourth_answer(of[1])}" for name, of in found.items())

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import brentq  # type: ignore[import-untyped]
+from scipy.optimize import brentq
 
 from vasso.diagnostics.passes import Objective
 from vasso.diagnostics.probe import cosine

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import eigh_tridiagonal  # type: ignore[import-untyped]
+from scipy.linalg import eigh_tridiagonal
 
 from vasso.diagnostics.products import Array, Curvature
 

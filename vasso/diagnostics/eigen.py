@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import linalg  # type: ignore[import-untyped]
+from scipy.sparse import linalg
 
 from vasso import checks
 from vasso.diagnostics.products import Array, Curvature

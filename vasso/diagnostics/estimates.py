@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
+from scipy.special import ndtri, stdtrit
 
 Array = NDArray[np.float64]
 

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.interpolate import PchipInterpolator  # type: ignore[import-untyped]
-from scipy.optimize import brentq  # type: ignore[import-untyped]
+from scipy.interpolate import PchipInterpolator
+from scipy.optimize import brentq
 from torch import Tensor, nn
 
 from vasso import checks

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import numpy as np
-from scipy.special import nctdtr, stdtr, stdtrit  # type: ignore[import-untyped]
+from scipy.special import nctdtr, stdtr, stdtrit
 
 from vasso.diagnostics.estimates import Array, Estimate, mean_of, student
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from vasso.lab.report.charts import Chart
 from vasso.lab.report.reading import Trained
 from vasso.lab.report.sections import Section
 
@@ -29,19 +30,13 @@ WIDE = 5.0
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Drawing(Chart):
     """A figure of a probe.
 
     Attributes:
-        title: what it is.
-        caption: how to read it.
-        svg: the element.
         wide: whether it takes the whole width.
     """
 
-    title: str
-    caption: str
-    svg: Markup
     wide: bool
 
 
