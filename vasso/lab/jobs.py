@@ -182,11 +182,13 @@ def worker(line: Connection, store: Path, how: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who hired it is asked, and asks us
     import torch
 
+    from vasso.lab.heap import keep_freed
     from vasso.lab.how import How
     from vasso.lab.store import BusyError, Store
     from vasso.lab.train import Stopped, train
 
     torch.set_num_threads(1)
+    keep_freed()
     watch = Teller(line)
     for table in iter(lambda: received(line), None):
         try:
