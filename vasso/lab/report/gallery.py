@@ -7,9 +7,11 @@ from typing import TypeAlias
 
 from vasso.lab import measures
 from vasso.lab.report.cells import Cell
-from vasso.lab.report.charts import Chart, Course, over_epochs, over_radius
+from vasso.lab.report.drawing import Chart
+from vasso.lab.report.epoch_charts import Course, over_epochs
 from vasso.lab.report.findings import Answered
 from vasso.lab.report.measured_charts import scores, signal_and_noise, spectra
+from vasso.lab.report.radius_charts import over_radius
 from vasso.lab.report.sections import Section, Table
 
 Draw: TypeAlias = Callable[[Section, Table, Sequence[Cell], str], Chart | None]

@@ -16,7 +16,7 @@ from vasso.diagnostics.figures.style import Look, canvas, plain_log, styled
 from vasso.lab.probe_reading import eigenpairs_of, estimate
 from vasso.lab.report import words
 from vasso.lab.report.cells import Cell
-from vasso.lab.report.charts import (
+from vasso.lab.report.drawing import (
     HEIGHT,
     Chart,
     Mark,

@@ -23,7 +23,7 @@ from vasso.lab.report import words
 from vasso.lab.report.answer import RULE
 from vasso.lab.report.births import Birth, birth
 from vasso.lab.report.cells import Cell
-from vasso.lab.report.charts import Chart
+from vasso.lab.report.drawing import Chart
 from vasso.lab.report.findings import Answered, Findings
 from vasso.lab.report.gallery import charts_of
 from vasso.lab.report.headlines import ACCURACY, Headline

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from vasso.lab.report.charts import Chart
+from vasso.lab.report.drawing import Chart
 from vasso.lab.report.reading import Trained
 from vasso.lab.report.sections import Section
 

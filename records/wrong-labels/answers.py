@@ -1,0 +1,198 @@
+"""The three questions, and one that came after seeing the curves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from evidence import compared, difference, one_radius, picks, told
+
+from vasso.lab.report.cells import Cell
+from vasso.lab.report.comparing import Comparison, OneRadius
+from vasso.lab.report.findings import Answered
+from vasso.lab.report.sections import Table
+from vasso.lab.report.words import interval, number, p_value
+from vasso.lab.statistics import LEAST, mean, paired
+
+PROBED = Path(__file__).parent.parent / "resnet-probe" / "summary.json"
+NEAR, WIDE = 10.0, 6
+"""Points below the best that are near enough, and radii that are needed to see where it ends."""
+Answer = tuple[str, str]
+"""What is found, in a few words, and the numbers that say so."""
+NOT_YET: Answer = ("there are not enough runs yet", "")
+
+
+def whole(answer: Answer) -> str:
+    """An answer with its numbers."""
+    lead, numbers = answer
+    return f"{lead}. {numbers}".rstrip()
+
+
+def first_answer(answered: Answered, table: Table) -> str:
+    """One radius for all: does accuracy rise from SAM over theta 0.9, 0.4, 0.2?"""
+    one, there = all_at_one(answered, table)
+    if one is None:
+        return "there are not enough runs yet to choose one radius."
+    labels = "clean labels" if one.labels == "clean" else "these labels (no clean runs yet)"
+    values = "; ".join(f"{name} {told(c)} (n = {c.n})" for name, c in there.items())
+    return (
+        f"at ρ = {one.rho:g}, SAM's best on {labels} (n = {one.n}): {values}. "
+        f"{trend(list(there.values()))} {_last_against_sam(answered, table, there)}"
+    )
+
+
+def all_at_one(answered: Answered, table: Table) -> tuple[OneRadius | None, dict[str, Cell]]:
+    """The one radius, and the methods of the paper's Table 6 at it."""
+    one = one_radius(answered, table)
+    there = {
+        name: c
+        for name, cells in table.families().items()
+        for c in cells
+        if one is not None and c.rho == one.rho and c.n
+        if name == "SAM" or name[-3:] in {"0.9", "0.4", "0.2"}
+    }
+    return one, there
+
+
+def trend(cells: list[Cell]) -> str:
+    found = [cell.estimate("last") for cell in cells]
+    means = [estimate.value for estimate in found if estimate is not None]
+    if len(means) < 3:
+        return "Some thetas are missing."
+    if means == sorted(means):
+        return "The means rise in the paper's order."
+    return "The means fall." if means == sorted(means, reverse=True) else "There is no one order."
+
+
+def _last_against_sam(answered: Answered, table: Table, there: dict[str, Cell]) -> str:
+    cell = next((c for name, c in there.items() if name.endswith("0.2")), None)
+    c = None if cell is None else compared(answered, table, "one", cell)
+    if c is None or c.paired is None:
+        return ""
+    holm = f", p after Holm {p_value(c.adjusted)}" if c.standing != "no verdict" else ""
+    return f"θ = 0.2 less SAM: {difference(c)}{_counted(c)}{holm}."
+
+
+def second_answer(answered: Answered, table: Table) -> Answer:
+    """Each at its best radius: does the order survive?"""
+    found = {}
+    for name, cell in picks(answered, table).items():
+        c = compared(answered, table, "best", cell)
+        if c is not None and c.paired is not None:
+            found[name] = c
+    if not found:
+        return NOT_YET
+    parts = [
+        f"{name} at ρ = {c.ours.rho:g}: {difference(c)}{_counted(c)}" for name, c in found.items()
+    ]
+    return _lead(found), f"Less SAM at its own best ρ, in points: {'; '.join(parts)}."
+
+
+def _counted(c: Comparison) -> str:
+    """The seeds, where `difference` has not told them."""
+    return f" (n = {c.paired.n})" if c.paired is not None and c.paired.n >= LEAST else ""
+
+
+def _lead(found: dict[str, Comparison]) -> str:
+    """Who is ahead and who behind, in a sentence."""
+    stands: dict[str, list[str]] = {}
+    for name, c in found.items():
+        stands.setdefault(c.standing, []).append(name.removeprefix("VaSSO "))
+    if set(stands) == {"no verdict"}:
+        return "too few seeds for a verdict"
+    ahead = f"yes for {', '.join(stands['ahead'])}" if "ahead" in stands else "no theta is ahead"
+    words = {"behind": "behind", "cannot tell": "not to be told from SAM", "no verdict": "too few"}
+    rest = [f"{words[s]}: {', '.join(stands[s])}" for s in words if s in stands]
+    return "; ".join([ahead, *rest])
+
+
+def third_answer(answered: Answered, table: Table) -> Answer:
+    """Does the adversary carry more of an equal rise to other batches than SAM's?"""
+    sam = picks(answered, table).get("SAM")
+    if sam is None:
+        return NOT_YET
+    parts, more_of = [], []
+    for name, cells in table.families().items():
+        theirs = {seed: _carried_at(cells, seed, sam) for seed in sam.seeds}
+        known = {seed: value for seed, value in theirs.items() if value is not None}
+        c = paired(known, sam.values("carried"))
+        if name.startswith("VaSSO") and c is not None:
+            if c.n >= LEAST and c.difference.low > 0:
+                more_of.append(name.removeprefix("VaSSO "))
+            more = number(c.difference.value, 2, sign=True)
+            ends = f"{interval(c.difference, 2, sign=True)}, n = {c.n}"
+            parts.append(f"{name} {number(mean(list(known.values())).value, 2)} ({more}, {ends})")
+    if not parts:
+        return NOT_YET
+    lead = f"yes for {', '.join(more_of)}" if more_of else "not to be told yet"
+    return lead, (
+        f"SAM at its best ρ carries {told(sam, 'carried', 2)} of its rise over to "
+        f"batches it has not seen. At that rise on the own batch: {'; '.join(parts)}."
+    )
+
+
+def _carried_at(cells: Sequence[Cell], seed: int, sam: Cell) -> float | None:
+    """The share that a method carries where its rise is SAM's, between the radii it has."""
+    pairs = [(cell.values("rise").get(seed), cell.values("carried").get(seed)) for cell in cells]
+    known = sorted((x, y) for x, y in pairs if x is not None and y is not None)
+    at = sam.values("rise").get(seed)
+    if at is None or not known or not known[0][0] <= at <= known[-1][0]:
+        return None
+    rises, shares = zip(*known, strict=True)
+    return float(np.interp(np.log(at), np.log(rises), shares))
+
+
+def fourth_answer(table: Table) -> str:
+    """How forgiving is the choice of rho?"""
+    widths = {
+        name: {seed: w for seed in cells[0].seeds if (w := _width(cells, seed)) is not None}
+        for name, cells in table.families().items()
+    }
+    sam, parts = widths.get("SAM", {}), []
+    for name, found in widths.items():
+        if len(found) < LEAST:
+            continue
+        factor = f"{name} {math.exp(mean(list(found.values())).value):.1f}"
+        c = paired(found, sam)
+        if name.startswith("VaSSO") and c is not None and c.n >= LEAST:
+            ends = " to ".join(f"{math.exp(x):.1f}" for x in (c.difference.low, c.difference.high))
+            factor += f" ({math.exp(c.difference.value):.1f} times SAM's, {ends}, n = {c.n})"
+        parts.append(factor)
+    return f"{'; '.join(parts)}." if parts else "there are not enough runs yet."
+
+
+def _width(cells: Sequence[Cell], seed: int) -> float | None:
+    """The log of the largest over the smallest radius within ten points of the best."""
+    pairs = ((cell.rho, cell.values("last").get(seed)) for cell in cells)
+    known = sorted((math.log(rho), y) for rho, y in pairs if rho is not None and y is not None)
+    if len(known) < WIDE:
+        return None
+    xs, ys = (np.array(column) for column in zip(*known, strict=True))
+    fine = np.linspace(xs[0], xs[-1], 1001)
+    good = np.interp(fine, xs, ys) >= ys.max() - NEAR
+    best = int(np.argmax(np.interp(fine, xs, ys)))
+    left = best - int(np.argmin(good[best::-1])) + 1 if not good[: best + 1].all() else 0
+    right = best + int(np.argmin(good[best:])) - 1 if not good[best:].all() else len(fine) - 1
+    return float(fine[right] - fine[left])
+
+
+def at_equal_weights() -> str:
+    """What the record `resnet-probe` says: same weights, same rise, one run after the other."""
+    found = {k: v for k, v in json.loads(PROBED.read_text()).items() if k.startswith("wrong")}
+    sam = " and ".join(f"{100 * x['SAM is a friend']['value']:.0f}" for x in found.values())
+    parts = []
+    for theta in ("0.9", "0.4", "0.2"):
+        each = [x["theta"][theta]["less often a friend"]["equal rise"] for x in found.values()]
+        told = (
+            f"{100 * x['value']:.1f} ({100 * x['low']:.1f} to {100 * x['high']:.1f})" for x in each
+        )
+        parts.append(f"θ={theta} by {' and '.join(told)}")
+    instants = next(iter(found.values()))["instants"]
+    return (
+        f"in {len(found)} runs SAM's adversary lowers the loss of {sam} % of the batches that it "
+        f"has not seen; at equal rise VaSSO's does so less often, in points: {'; '.join(parts)} "
+        f"(95 % intervals over {instants} instants of a run)"
+    )
