@@ -12,7 +12,7 @@ Words that depend on numbers are chosen by the numbers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 from vasso.diagnostics.figures.style import INK, canvas, look, save, styled
 from vasso.lab import demo
+from vasso.lab.report.markdown import row, rows
 from vasso.lab.report.reading import Trained, read
 from vasso.lab.statistics import chosen, mean
 
@@ -36,11 +37,6 @@ def finished(folder: Path) -> list[Trained]:
     return sorted(runs, key=lambda t: (order.index(demo.name_of(t.run.method)), t.run.seed))
 
 
-def row(cells: Iterable[Any]) -> str:
-    """A line of a Markdown table."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
 # -- each at its own rho ---------------------------------------------------------------------------
 
 
@@ -52,8 +48,7 @@ def results(runs: list[Trained]) -> dict[Any, Any]:
 def table(runs: list[Trained]) -> list[str]:
     """The table that the demo ends with."""
     heads = (*HEADS, "gradients a step", "gradients in all")
-    lines = [row(heads), row(["---"] * len(heads))]
-    return [*lines, *(row(line.cells) for line in demo.rows(results(runs)))]
+    return rows(heads, (line.cells for line in demo.rows(results(runs))))
 
 
 def peak(runs: list[Trained]) -> str:

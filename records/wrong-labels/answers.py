@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from evidence import compared, difference, one_radius, picks, told
+from evidence import compared, one_radius, picks
 
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.comparing import Comparison, OneRadius
 from vasso.lab.report.findings import Answered
+from vasso.lab.report.markdown import difference, told
 from vasso.lab.report.sections import Table
 from vasso.lab.report.words import interval, number, p_value
 from vasso.lab.statistics import LEAST, mean, paired

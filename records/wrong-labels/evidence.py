@@ -1,16 +1,11 @@
-"""What was found? The two tasks of wrong labels, and how their numbers are told."""
+"""What was found? The two tasks of wrong labels, their choices and comparisons."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import Any
 
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.comparing import Comparison, OneRadius
 from vasso.lab.report.findings import Answered, Findings
 from vasso.lab.report.sections import Table
-from vasso.lab.report.words import half_width, number, seeds
-from vasso.lab.statistics import LEAST
 
 STUDIES = {"radius": "ResNet-8, CIFAR-10", "radius-mlp": "MLP, Fashion-MNIST"}
 WRONG = 0.75
@@ -43,34 +38,10 @@ def _place(answered: Answered, table: Table) -> int:
     return answered.section.tables.index(table)
 
 
-def row(cells: Iterable[Any]) -> str:
-    """A line of a Markdown table."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def told(cell: Cell, name: str = "last", digits: int = 1) -> str:
-    """A number of a cell with its half-width; one run has none."""
-    found = cell.estimate(name)
-    if found is None:
-        return "–"
-    return f"{number(found.value, digits)} {half_width(found, digits)}".rstrip()
-
-
 def compared(answered: Answered, table: Table, kind: str, cell: Cell) -> Comparison | None:
+    """A cell against SAM by one of the rules; None where there is none."""
     mine = (c for c in answered.of(table) if c.kind == kind and c.ours is cell)
     return next(mine, None)
-
-
-def difference(c: Comparison) -> str:
-    """A difference, its interval and what can be said of it."""
-    if c.paired is None:
-        return "–"
-    value = number(c.paired.difference.value, 1, sign=True)
-    if c.paired.n < LEAST:
-        return f"{value} ({seeds(c.paired.n)})"
-    ends = c.paired.difference.low, c.paired.difference.high
-    low, high = (number(end, 1, sign=True) for end in ends)
-    return f"{value} ({low} to {high}), {c.standing}"
 
 
 def theta(cell: Cell) -> float:

@@ -26,14 +26,14 @@ from answers import (
     whole,
 )
 from curves import over_radius
-from evidence import STUDIES, Found, compared, difference, picks, row, tables, theta, told
+from evidence import STUDIES, Found, compared, picks, tables, theta
 
 from vasso.diagnostics.figures.style import save
 from vasso.lab.methods import PLAIN
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.findings import Answered, findings
+from vasso.lab.report.markdown import NOTHING, computing, difference, rows, told
 from vasso.lab.report.sections import Table
-from vasso.lab.report.words import duration
 from vasso.lab.statistics import LEAST
 
 HERE = Path(__file__).parent
@@ -47,7 +47,9 @@ BEGIN, END = "<!-- result: written by records/wrong-labels/page.py -->", "<!-- e
 def page(found: Found) -> str:
     """The text of README.md: page.md with numbers."""
     names = {"conv": "radius", "mlp": "radius-mlp"}
-    fields: dict[str, str] = {"computing": computing(found), "weights": at_equal_weights()}
+    cells = [cell for _, table in found.values() for cell in table.cells]
+    spent = computing(cells, "batches of 128")
+    fields: dict[str, str] = {"computing": spent, "weights": at_equal_weights()}
     for short, name in names.items():
         answered, table = found[name]
         fields[f"first_{short}"] = first_answer(answered, table)
@@ -66,46 +68,30 @@ def page(found: Found) -> str:
 def best_table(answered: Answered, table: Table) -> Iterator[str]:
     """Every method at its best radius, and its difference to SAM."""
     heads = ("method", "ρ", "n", "test accuracy %", "wrong labels learnt %", "less SAM's, points")
-    yield row((*heads, "rise on its batch", "carried to others", "gradients a step"))
-    yield row(["---"] * 9)
-    for name, cell in picks(answered, table).items():
-        against = compared(answered, table, "best", cell)
-        yield row((
-            name,
-            "–" if cell.rho is None else f"{cell.rho:g}",
-            cell.n,
-            told(cell),
-            told(cell, "wrong"),
-            "–" if against is None else difference(against),
-            told(cell, "rise", 3),
-            told(cell, "carried", 2),
-            2 if cell.method.name != PLAIN else 1,
-        ))  # fmt: skip
+    more = ("rise on its batch", "carried to others", "gradients a step")
+    chosen = picks(answered, table).items()
+    yield from rows((*heads, *more), (_at_best(answered, table, *pick) for pick in chosen))
+
+
+def _at_best(answered: Answered, table: Table, name: str, cell: Cell) -> Iterator[object]:
+    against = compared(answered, table, "best", cell)
+    yield from (name, NOTHING if cell.rho is None else f"{cell.rho:g}", cell.n)
+    yield from (told(cell), told(cell, "wrong"))
+    yield NOTHING if against is None else difference(against)
+    yield from (told(cell, "rise", 3), told(cell, "carried", 2))
+    yield 2 if cell.method.name != PLAIN else 1
 
 
 def radius_table(table: Table, of: str = "last", digits: int = 1) -> Iterator[str]:
-    """A number of every method and radius, with n."""
+    """A number of every method and radius of which there are runs."""
     radii = sorted({cell.rho for cell in table.cells if cell.rho is not None and cell.n})
-    yield row(["ρ", *(f"{rho:g}" for rho in radii)])
-    yield row(["---"] * (1 + len(radii)))
+    lines = []
     for name, cells in table.families().items():
-        by_rho = {cell.rho: cell for cell in cells if cell.n}
-        if None in by_rho:
-            continue
+        by_rho = {cell.rho: cell for cell in cells if cell.n and cell.rho is not None}
         there = (by_rho.get(rho) for rho in radii)
-        yield row([name, *("–" if c is None else f"{told(c, of, digits)}" for c in there)])
-
-
-def computing(found: Found) -> str:
-    """Runs, gradients, hours, commits."""
-    runs = [t for _, table in found.values() for cell in table.cells for t in cell.finished]
-    gradients = sum((t.result or {})["cost"] for t in runs)
-    spent = sum((t.result or {})["seconds"] for t in runs)
-    commits = sorted({(t.certificate["commit"] or "none")[:7] for t in runs})
-    return (
-        f"{len(runs)} runs, {gradients:,.0f} gradients of batches of 128, {duration(spent)} on one "
-        f"core (of a busy machine), commit {', '.join(commits)}"
-    )
+        if by_rho:
+            lines.append([name, *(NOTHING if c is None else told(c, of, digits) for c in there)])
+    yield from rows(["ρ", *(f"{rho:g}" for rho in radii)], lines)
 
 
 # -- the result in the project's README ------------------------------------------------------------
@@ -117,13 +103,14 @@ def result(found: Found) -> str:
     chosen = {name: picks(*of) for name, of in found.items()}
     every = {method: cell for cells in chosen.values() for method, cell in cells.items()}
     methods = sorted(every, key=lambda method: -theta(every[method]))
-    lines = [row(["75 % of the labels wrong", *heads]), row(["---"] * (1 + len(heads)))]
+    lines = []
     for method in methods:
         pairs = ((of, chosen[name].get(method)) for name, of in found.items())
         shown = [part for of, cell in pairs for part in _in_readme(*of, cell)]
         if any(shown):
-            lines.append(row([method, *shown]))
-    return "\n".join([BEGIN, "", *lines, "", *_short_answers(found), "", END])
+            lines.append([method, *shown])
+    told_so = rows(["75 % of the labels wrong", *heads], lines)
+    return "\n".join([BEGIN, "", *told_so, "", *_short_answers(found), "", END])
 
 
 def _in_readme(answered: Answered, table: Table, cell: Cell | None) -> tuple[str, str]:
