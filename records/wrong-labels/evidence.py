@@ -24,6 +24,17 @@ def tables(found: Findings) -> Found:
     }
 
 
+def other_levels(found: Findings) -> list[Table]:
+    """The ResNet with fewer wrong labels or none, as far as there are runs."""
+    return [
+        table
+        for answered in found.answered
+        if answered.section.study.name == "label-noise" and answered.section.scale.name == "cpu"
+        for table in answered.section.tables
+        if table.task.wrong != WRONG and any(cell.n for cell in table.cells)
+    ]
+
+
 def picks(answered: Answered, table: Table) -> dict[str, Cell]:
     """Each method at the radius that validation images choose for it."""
     return {name: pick.cell for name, pick in answered.picks[_place(answered, table)].items()}

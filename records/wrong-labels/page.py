@@ -12,7 +12,7 @@ by the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from answers import (
@@ -26,7 +26,7 @@ from answers import (
     whole,
 )
 from curves import over_radius
-from evidence import STUDIES, Found, compared, picks, tables, theta
+from evidence import STUDIES, Found, compared, other_levels, picks, tables, theta
 
 from vasso.diagnostics.figures.style import save
 from vasso.lab.methods import PLAIN
@@ -44,12 +44,14 @@ BEGIN, END = "<!-- result: written by records/wrong-labels/page.py -->", "<!-- e
 # -- the record's page -----------------------------------------------------------------------------
 
 
-def page(found: Found) -> str:
+def page(found: Found, levels: Sequence[Table] = ()) -> str:
     """The text of README.md: page.md with numbers."""
     names = {"conv": "radius", "mlp": "radius-mlp"}
     cells = [cell for _, table in found.values() for cell in table.cells]
+    cells += [cell for table in levels for cell in table.cells]
     spent = computing(cells, "batches of 128")
     fields: dict[str, str] = {"computing": spent, "weights": at_equal_weights()}
+    fields["levels"] = "\n\n".join(map(level, levels))
     for short, name in names.items():
         answered, table = found[name]
         fields[f"first_{short}"] = first_answer(answered, table)
@@ -63,6 +65,20 @@ def page(found: Found) -> str:
         fields[f"carried_{short}"] = "\n".join(radius_table(table, "carried", 2))
     commands = (line for line in (__doc__ or "").splitlines() if line.startswith("    "))
     return (HERE / "page.md").read_text().format(**fields, commands="\n".join(commands))
+
+
+def level(table: Table) -> str:
+    """Test accuracy with so many wrong labels."""
+    wrong = (
+        f"{100 * table.task.wrong:g} % of the labels wrong" if table.task.wrong else "clean labels"
+    )
+    bases = [(table.name(c), told(c), c.n) for c in table.cells if c.rho is None and c.n]
+    beside = "".join(f"; {name} {value} (n = {n})" for name, value, n in bases)
+    counts = sorted({cell.n for cell in table.cells if cell.n and cell.rho is not None})
+    n = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "0"
+    return f"Test accuracy, ResNet-8, {wrong} (n = {n}{beside}):\n\n" + "\n".join(
+        radius_table(table)
+    )
 
 
 def best_table(answered: Answered, table: Table) -> Iterator[str]:
@@ -155,9 +171,10 @@ def with_result(readme: str, block: str) -> str:
 
 
 def main() -> None:
-    found = tables(findings(RECORDS, [*STUDIES, "label-noise"]))
+    every = findings(RECORDS, [*STUDIES, "label-noise"])
+    found = tables(every)
     save(over_radius(found), HERE / "over-radius.svg")
-    (HERE / "README.md").write_text(page(found))
+    (HERE / "README.md").write_text(page(found, other_levels(every)))
     readme = RECORDS.parent / "README.md"
     readme.write_text(with_result(readme.read_text(), result(found)))
 

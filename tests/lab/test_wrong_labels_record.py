@@ -30,12 +30,18 @@ def record() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def found(record: ModuleType) -> Any:
-    return record.tables(findings(ROOT / "records", [*record.STUDIES, "label-noise"]))
+def every(record: ModuleType) -> Any:
+    return findings(ROOT / "records", [*record.STUDIES, "label-noise"])
 
 
-def test_the_page_is_made_of_the_runs(record: ModuleType, found: Any) -> None:
-    assert (RECORD / "README.md").read_text() == record.page(found), AGAIN
+@pytest.fixture(scope="module")
+def found(record: ModuleType, every: Any) -> Any:
+    return record.tables(every)
+
+
+def test_the_page_is_made_of_the_runs(record: ModuleType, every: Any, found: Any) -> None:
+    page = record.page(found, record.other_levels(every))
+    assert (RECORD / "README.md").read_text() == page, AGAIN
 
 
 def test_the_result_in_the_readme_is_that_of_the_runs(record: ModuleType, found: Any) -> None:

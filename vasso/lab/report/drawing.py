@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
@@ -62,7 +62,7 @@ Series = Mapping[str, tuple[Look, Sequence[Mark]]]
 
 
 def look_of(cell: Cell) -> Look:
-    """How the method of a cell is drawn, wherever it is.
+    """How the method of a cell is drawn, wherever it is; dotted if its passes share their dropout.
 
     Args:
         cell: the cell.
@@ -72,7 +72,8 @@ def look_of(cell: Cell) -> Look:
     """
     theta = dict(cell.method.settings).get("theta")
     name = cell.method.base if cell.method.name == PLAIN else cell.method.name
-    return look(name, float(theta) if isinstance(theta, (int, float)) else None)
+    found = look(name, float(theta) if isinstance(theta, (int, float)) else None)
+    return replace(found, marker="+", line=":") if cell.method.same_rng else found
 
 
 def in_words(y: Estimate) -> str:
