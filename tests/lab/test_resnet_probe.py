@@ -2,14 +2,14 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-RECORD = Path(__file__).parent.parent.parent / "records" / "resnet-probe"
+from tests.lab.records import RECORDS, imported
+
+RECORD = RECORDS / "resnet-probe"
 SMALL: dict[str, Any] = {
     "data": "digits",
     "model": "mlp",
@@ -23,16 +23,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def imported(name: str) -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(RECORD))
-        for module in ("run", "page"):
-            patch.delitem(sys.modules, module, raising=False)
-        return __import__(name)
-
-
 def test_looking_changes_no_bit_and_slopes_follow_the_steps_taken() -> None:
-    run = imported("run")
+    run = imported("resnet-probe", "run")
     lines: list[dict[str, Any]] = []
     marks = []
     for looks in (False, True):
@@ -56,7 +48,7 @@ def test_looking_changes_no_bit_and_slopes_follow_the_steps_taken() -> None:
 def test_the_page_and_the_figures_are_made_of_the_lines(tmp_path: Path) -> None:
     for path in [*RECORD.glob("*.jsonl"), RECORD / "words.md"]:
         shutil.copy(path, tmp_path)
-    imported("page").write_page(tmp_path)
+    imported("resnet-probe").write_page(tmp_path)
     for name in ("README.md", "summary.json", "friendly.svg", "carried.svg", "noise.svg"):
         assert (tmp_path / name).read_bytes() == (RECORD / name).read_bytes(), name
 

@@ -1,37 +1,28 @@
 """The record of wrong labels: pages and figures are those of its runs."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.lab.records import AGAIN, RECORDS, ROOT, imported
 from vasso.diagnostics.figures.style import save
 from vasso.lab.report.findings import findings
 
-ROOT = Path(__file__).parents[2]
-RECORD = ROOT / "records" / "wrong-labels"
-AGAIN = "run: make report"
+RECORD = RECORDS / "wrong-labels"
 THETAS = ("0.4", "0.2")
 
 
 @pytest.fixture(scope="module")
 def record() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(RECORD))
-        for name in ("evidence", "answers", "curves", "page"):  # other records have pages too
-            patch.delitem(sys.modules, name, raising=False)
-        module = importlib.import_module("page")
-    sys.modules.pop("page")
-    return module
+    return imported("wrong-labels")
 
 
 @pytest.fixture(scope="module")
 def every(record: ModuleType) -> Any:
-    return findings(ROOT / "records", [*record.STUDIES, "label-noise"])
+    return findings(RECORDS, [*record.STUDIES, "label-noise"])
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +52,7 @@ def test_a_block_replaces_the_one_before(record: ModuleType) -> None:
 
 
 def test_the_readme_tells_of_the_demo_what_its_record_tells() -> None:
-    rows = (ROOT / "records" / "noisy-digits" / "README.md").read_text().splitlines()
+    rows = (RECORDS / "noisy-digits" / "README.md").read_text().splitlines()
     readme = (ROOT / "README.md").read_text()
     told = [row.split(" | ") for row in rows if "±" in row and row[0] == "|"]
     told = [cells for cells in told if cells[3].isdigit()]  # n: not the table of radii
@@ -75,7 +66,7 @@ def test_the_readme_tells_of_the_demo_what_its_record_tells() -> None:
 
 
 def test_the_readme_tells_of_the_probe_what_its_record_tells() -> None:
-    found = json.loads((ROOT / "records" / "resnet-probe" / "summary.json").read_text())
+    found = json.loads((RECORDS / "resnet-probe" / "summary.json").read_text())
     readme = " ".join((ROOT / "README.md").read_text().split())
     for run in (found["wrong 0"], found["wrong 1"]):
         assert 0.2 < run["SAM is a friend"]["value"] < 0.33
