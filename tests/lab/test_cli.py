@@ -115,9 +115,8 @@ def test_help_is_one_line_for_each_command(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_is_slow_to_import_waits_until_it_is_asked_for() -> None:
-    asked = (
-        "import sys, vasso.lab.cli; print(*{'matplotlib', 'scipy', 'lightning'} & {*sys.modules})"
-    )
+    slow = {"matplotlib", "scipy", "lightning", "lightning_fabric"}
+    asked = f"import sys, vasso.lab.cli; print(*{slow} & {{*sys.modules}})"
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == ""
 
@@ -232,3 +231,11 @@ def test_a_run_that_fails_does_not_keep_the_others(
     assert said.count("a batch of 5000 does not fit") >= 2
     assert "1 runs are being trained by another process" in said
     assert len([f for f in store.folders() if f.result is not None]) == 3
+
+
+def test_what_fabric_does_not_need_is_not_imported() -> None:
+    unneeded = {"torchmetrics", "transformers", "lightning"}
+    asked = f"import sys, vasso.lab.train; print(*{unneeded} & {{*sys.modules}})"
+    asked += "; import torchmetrics"  # which is there for others
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == ""

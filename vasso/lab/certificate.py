@@ -17,7 +17,7 @@ import torch
 
 import vasso
 
-PACKAGES = ("torch", "numpy", "lightning")
+PACKAGES = ("torch", "numpy", "lightning-fabric")
 
 
 @cache

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric import Fabric
-from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
-
+from vasso.lab.fabric import Fabric, ModelParallelStrategy
 from vasso.lab.shards import sharded
 
 FSDP2 = "fsdp2"
@@ -46,7 +44,7 @@ class How:
         Returns:
             Launched, if there are several processes.
         """
-        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         strategy: Any = self.strategy
         if self.strategy == FSDP2:
             strategy = ModelParallelStrategy(sharded, self.devices, tensor_parallel_size=1)

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from vasso.lab.batches import Tensors
+from vasso.lab.fabric import Fabric
 from vasso.lab.how import FSDP2, How
 from vasso.lab.listener import Listener
 from vasso.lab.material import Drawn, material_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,16 @@ FACTS: dict[str, Callable[[Any], object]] = {
     "Python": lambda c: c.get("python"),
     "torch": lambda c: c.get("packages", {}).get("torch"),
     "numpy": lambda c: c.get("packages", {}).get("numpy"),
-    "Lightning": lambda c: c.get("packages", {}).get("lightning"),
+    "Fabric": lambda c: _fabric(c.get("packages", {})),
     "processor": lambda c: c.get("processor"),
     "machine": lambda c: f"{c.get('system')} {c.get('machine')}, {c.get('cores')} cores",
     "devices": lambda c: ", ".join(c.get("devices", ())) or "no GPU",
 }
+
+
+def _fabric(packages: Mapping[str, str]) -> str | None:
+    """Its version: once it came in one package with all of Lightning."""
+    return packages.get("lightning-fabric", packages.get("lightning"))
 
 
 def birth(finished: Iterable[Trained]) -> Birth | None:
