@@ -1,6 +1,9 @@
 """Beam search: against every sentence there is, without its memory, and by its definition."""
 
 import itertools
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +14,14 @@ from vasso.lab.cli import main
 from vasso.lab.how import How
 from vasso.lab.measurements import measure
 from vasso.lab.runs import Run
-from vasso.lab.store import Store
+from vasso.lab.store import Store, StoreError
+from vasso.lab.tasks import Task
 from vasso.lab.train import train
-from vasso.lab.translation.beam import Search, translations
+from vasso.lab.translation.beam import LONGEST, Search, translations
 from vasso.lab.translation.bleu import Bleu, scores, translated
 from vasso.lab.translation.pieces import BEGIN, END, PAD, UNKNOWN
 from vasso.lab.translation.transformer import Size, Transformer
+from vasso.lab.translation.translate import vocabulary_of
 
 SOURCE = torch.tensor([[5, 6, 4, 2], [7, 4, 2, 0], [6, 2, 0, 0]])
 
@@ -44,10 +49,10 @@ def log_probability(model: Transformer, source: torch.Tensor, pieces: list[int])
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_wide_beam_finds_what_exhaustive_search_finds(penalty: float, seed: int) -> None:
-    """All 1 + 3 + 9 + 27 translations of up to three pieces: all of them, in the right order."""
+    """All 3 + 9 + 27 translations of one to three pieces: all of them, in the right order."""
     model = a_model(seed=seed)
     choices = [UNKNOWN, 4, 5]
-    every = [list(p) for n in range(4) for p in itertools.product(choices, repeat=n)]
+    every = [list(p) for n in range(1, 4) for p in itertools.product(choices, repeat=n)]
     found = translations(model, SOURCE, Search(beam=40, length_penalty=penalty), longest=4)
     for source, some in zip(SOURCE, found, strict=True):
         right = {tuple(p): log_probability(model, source, p) for p in every}
@@ -72,12 +77,13 @@ def test_memory_changes_nothing(beam: int) -> None:
 
 def test_a_beam_of_one_is_greedy() -> None:
     model = a_model(target=24).eval()
-    for source, some in zip(SOURCE, translations(model, SOURCE, Search(1)), strict=True):
+    found = translations(model, SOURCE, Search(1), longest=18)
+    for source, some in zip(SOURCE, found, strict=True):
         said = [BEGIN]
         with torch.no_grad():
             while said[-1] != END and len(said) < 18:
                 following = model(source[None], torch.tensor([said]))[0, -1].log_softmax(0)
-                following[[PAD, BEGIN]] = -torch.inf
+                following[[PAD, BEGIN] if len(said) > 1 else [PAD, BEGIN, END]] = -torch.inf
                 said.append(int(following.argmax()))
         last = said[1:-1] if said[-1] == END else said[1:18]
         assert some[0].pieces == last
@@ -91,6 +97,25 @@ def test_a_sentence_is_translated_alike_in_any_company() -> None:
         assert [t.pieces for t in some] == [t.pieces for t in alone]
 
 
+class Endless(Transformer):
+    """Does not end by itself."""
+
+    def scores(self, x: torch.Tensor) -> torch.Tensor:
+        found = super().scores(x)
+        found[..., END] -= 1e3
+        return found
+
+
+def test_a_translation_that_has_no_end_is_cut_alike_in_any_company() -> None:
+    torch.manual_seed(0)
+    model = Endless(Size(1, 16, 24, heads=2), 8, 24).double()
+    together = translations(model, SOURCE, Search(2))
+    for source, some in zip(SOURCE, together, strict=True):
+        alone = translations(model, source[None][:, source != PAD], Search(2))[0]
+        assert [t.pieces for t in some] == [t.pieces for t in alone]
+        assert {len(t.pieces) for t in some} == {LONGEST - 1}
+
+
 def test_dropout_is_off_and_the_model_left_as_it_was() -> None:
     model = a_model(target=24).train()
     once, again = (translations(model, SOURCE, Search(2)) for _ in range(2))
@@ -99,14 +124,13 @@ def test_dropout_is_off_and_the_model_left_as_it_was() -> None:
 
 
 def test_translations_come_in_the_order_of_the_sentences() -> None:
-    model, texts = a_model(target=24), tiny_texts.texts()
+    texts = tiny_texts.texts()
     model = tiny_texts.model(len(texts.source), len(texts.target), seed=0)
     rows = torch.tensor([3, 1, 4, 15, 9])
     found = translated(model, texts.test.source, rows, Search(2))
     for row, pieces in zip(rows, found, strict=True):
-        source = texts.test.source.padded(row[None])
         assert translated(model, texts.test.source, row[None], Search(2)) == [pieces]
-        assert len(pieces) <= 2 * source.shape[1] + 10
+    assert len({tuple(pieces) for pieces in found}) > 1
 
 
 def test_bleu_is_of_tokens_and_of_text_put_together() -> None:
@@ -152,3 +176,42 @@ def test_the_command_says_what_is_missing(trained: tuple[Run, Store], capsys: An
             main(["translate", *words, "--store", str(store.root)])
         assert ended.value.code == 2
     assert "empty sentence" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [Search, Bleu])
+@pytest.mark.parametrize(("name", "value"), [("beam", 0), ("length_penalty", float("nan"))])
+def test_a_search_that_makes_no_sense_is_refused(kind: Any, name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        kind(**{name: value})
+
+
+def test_a_run_that_has_diverged_is_left_out_and_the_others_are_measured(
+    trained: tuple[Run, Store], tmp_path: Path, capsys: Any
+) -> None:
+    run, store = trained
+    lost = replace(run, task=replace(run.task, label_smoothing=0.2))
+    copy = Store(tmp_path)
+    for one in (lost, run):
+        shutil.copytree(store.folder(run.id).path, copy.folder(one.id).path)
+    folder = copy.folder(lost.id)
+    state = folder.load("weights.pt")
+    assert state is not None
+    next(iter(state["model"].values())).fill_(torch.nan)
+    folder.save("weights.pt", state)
+    said: list[str] = []
+    rows = measure(Bleu(beam=1, sentences=3), [lost, run], copy, tell=said.append)
+    assert [row["run"] for row in rows] == [run.id]
+    assert any(f"the weights of {lost.id} are not finite" in text for text in said)
+    with pytest.raises(SystemExit) as ended:
+        main(["translate", str(folder.path), "Ein Hund"])
+    assert ended.value.code == 1
+    assert "it has diverged" in capsys.readouterr().err
+
+
+def test_a_run_on_images_is_refused_before_its_data_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.of({"task": {"data": "digits"}, "method": {"name": "SGD"}})
+    monkeypatch.setattr(Task, "load", lambda *given: pytest.fail("read"))
+    with pytest.raises(StoreError, match="trained on images"):
+        vocabulary_of(run, Store(tmp_path).folder(run.id), None)

@@ -15,7 +15,7 @@ from vasso.lab.data import DataError
 from vasso.lab.translation.corpora import MULTI30K, PART, TESTS, lines_of
 from vasso.lab.translation.pairs import load
 from vasso.lab.translation.pieces import END, UNKNOWN, Dictionary, Pieces, learnt
-from vasso.lab.translation.words import tokenised
+from vasso.lab.translation.words import is_kept, tokenised
 
 GERMAN = "Das ist Satz Nummer {}, nicht wahr?"
 ENGLISH = "This is sentence number {}, isn't it?"
@@ -87,11 +87,23 @@ def test_multi30k_goes_the_same_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("m", "n", "kept"),
+    [
+        *((2, 3, True), (3, 2, True), (3, 5, False), (5, 3, False)),
+        *((175, 175, True), (175, 176, False), (176, 176, False), (0, 0, False), (0, 1, False)),
+    ],
+)
+def test_pairs_fit_for_training_are_short_and_of_like_length(m: int, n: int, kept: bool) -> None:
+    assert is_kept("wort " * m, "word " * n) is kept
+
+
+@pytest.mark.parametrize(
     ("spoil", "told"),
     [
         (lambda p: p.unlink(), "train.en.* is missing"),
         (lambda p: p.write_bytes(p.read_bytes()[:40]), "is damaged"),
         (lambda p: p.write_bytes(gzip.compress(b"one line\n")), "do not come in pairs"),
+        (lambda p: p.write_bytes(gzip.compress(b"")), "is empty"),
         (lambda p: p.write_bytes(gzip.compress(b"\xff\xfe\n" * 9)), "not UTF-8"),
     ],
 )
@@ -157,8 +169,7 @@ def test_a_letter_that_was_never_seen_is_unknown_and_words_come_back() -> None:
 # -- real texts -----------------------------------------------------------------------------------
 
 
-def test_our_tokens_of_multi30k_are_nearly_those_of_its_authors() -> None:
-    """A sample of sentences, looked at by what Moses is known to do."""
+def test_tokens_of_multi30k_are_its_letters_and_sentences_end_in_a_mark_of_their_own() -> None:
     root = needing(MULTI30K)
     raw = lines_of(root / MULTI30K / "val.en.gz")
     found = tokenised(raw, "en")

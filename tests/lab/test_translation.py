@@ -18,9 +18,11 @@ from vasso.lab.tasks import Task
 from vasso.lab.train import Stopped, train
 from vasso.lab.training import Training
 from vasso.lab.translation.batches import SentenceBatches
+from vasso.lab.translation.corpora import Corpus, Split
 from vasso.lab.translation.losses import sentence_losses
-from vasso.lab.translation.pairs import Pairs, Sequences
+from vasso.lab.translation.pairs import Pairs, Sequences, texts_of
 from vasso.lab.translation.pieces import BEGIN, PAD
+from vasso.lab.translation.sentences import Sentences
 from vasso.lab.translation.transformer import Size, Transformer, build
 
 CPU = How(accelerator="cpu", checkpoint_seconds=1e9)
@@ -268,3 +270,17 @@ def test_what_does_not_go_together_is_refused(table: dict[str, Any], told: str) 
 def test_a_loss_for_images_is_refused() -> None:
     with pytest.raises(ValueError, match="SAF is a loss for images"):
         Training(a_run({"name": "SAF"}), CPU, CPU.fabric("32-true"))
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (tiny_texts.split(0, 0), "no sentences in 'valid'"),
+        (Split(["haus " * 1024], ["house"], ["house"]), "in 'valid' has 1025 pieces"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_before_training(part: Split, told: str) -> None:
+    whole = tiny_texts.split(40, 0)
+    texts = texts_of(Corpus("tiny", whole, part, whole), pieces=40)
+    with pytest.raises(ValueError, match=told):
+        Sentences(a_run().task, texts, 0)

@@ -104,7 +104,7 @@ def _bleu(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
             **_named(row),
             "BLEU": f"{row['bleu']:.2f}",
             "detokenised": f"{row['detokenised']:.2f}",
-            "perplexity": f"{row['perplexity']:.3f}",
+            "perplexity": "–" if row["perplexity"] is None else f"{row['perplexity']:.3f}",
             "length": f"{row['length_ratio']:.3f}",
             "sentences": f"{row['sentences']}",
         }

@@ -30,7 +30,7 @@ from vasso.lab.evaluate import reestimated
 from vasso.lab.measures import Noise, Settings, Spectrum, Spread
 from vasso.lab.pixels import examples_of
 from vasso.lab.runs import Run
-from vasso.lab.store import FORMAT, Folder, Store, StoreError
+from vasso.lab.store import FORMAT, DivergedError, Folder, Store, StoreError
 from vasso.lab.translation.bleu import Bleu, of_run
 
 Row: TypeAlias = dict[str, Any]
@@ -56,25 +56,38 @@ def measure(
         tell: is told before each run that takes time.
 
     Returns:
-        Rows of a table.
+        Rows of a table; a run that has diverged has none.
     """
     if isinstance(settings, Spread):
         return spread(settings, store)
     rows: list[Row] = []
     for number, run in enumerate(runs, 1):
-        folder = store.folder(run.id)
-        if isinstance(settings, Noise):
-            rows += noise(run, folder)
-            continue
-        if isinstance(settings, Bleu):
-            if folder.measurement("bleu", asdict(settings)) is None:
-                tell(f"translations of run {number} of {len(runs)}: {run.id}")
-            rows += bleu(settings, run, folder, data, device)
-            continue
-        if folder.measurement("spectrum", asdict(settings)) is None:
-            tell(f"Hessian of run {number} of {len(runs)}: {run.id}")
-        rows += spectrum(settings, run, folder, data, device)
+        try:
+            place = f"run {number} of {len(runs)}: {run.id}"
+            rows += _of_run(settings, run, store.folder(run.id), data, device, tell, place)
+        except DivergedError as trouble:
+            tell(f"not measured: {trouble}")
     return rows
+
+
+def _of_run(
+    settings: Noise | Spectrum | Bleu,
+    run: Run,
+    folder: Folder,
+    data: Path | None,
+    device: torch.device | str,
+    tell: Callable[[str], None],
+    place: str,
+) -> list[Row]:
+    if isinstance(settings, Noise):
+        return noise(run, folder)
+    if isinstance(settings, Bleu):
+        if folder.measurement("bleu", asdict(settings)) is None:
+            tell(f"translations of {place}")
+        return bleu(settings, run, folder, data, device)
+    if folder.measurement("spectrum", asdict(settings)) is None:
+        tell(f"Hessian of {place}")
+    return spectrum(settings, run, folder, data, device)
 
 
 # -- adversaries on a sphere -----------------------------------------------------------------------
@@ -194,22 +207,17 @@ def _at_the_end(
     run: Run, folder: Folder, data: Path | None, device: torch.device | str, images: int
 ) -> tuple[nn.Module, list[tuple[Tensor, Tensor]], Callable[[nn.Module], Any]]:
     """The model of a finished run, training images, and the statistics it is tested with."""
-    kept = folder.load("weights.pt")
-    if folder.result is None or kept is None:
-        raise StoreError(
-            f"{folder.path} is not finished: train it first (vasso study, vasso train)"
-        )
+    weights, averaged = folder.weights()
     prepared = run.task.prepare(run.seed, data)
     model = run.task.build_model(prepared.data, run.seed).to(device)
-    averaged = kept.get("average")
-    model.load_state_dict(kept["model"] if averaged is None else averaged)
+    model.load_state_dict(weights)
 
     def place(x: Tensor) -> Tensor:
         return x.to(device)
 
     taught = examples_of(prepared.data, prepared.train, prepared.y)
     batches = [(place(x), place(y)) for x, y in taught.some(images).chunks()]
-    anew = run.task.reestimate if averaged is None else 0
+    anew = 0 if averaged else run.task.reestimate
     if not anew:
         return model, batches, lambda model: nullcontext()
     seen = taught.some(anew)

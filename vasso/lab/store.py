@@ -41,6 +41,10 @@ class StoreError(RuntimeError):
     """A store cannot be used as it is; the message says what to do."""
 
 
+class DivergedError(StoreError):
+    """The weights of a run are not numbers any more: there is nothing to measure."""
+
+
 class BusyError(StoreError):
     """Another process works on this run."""
 
@@ -302,6 +306,27 @@ class Folder:
                 "than tensors. Remove it to begin the run anew"
             ) from trouble
         return state
+
+    def weights(self) -> tuple[dict[str, Any], bool]:
+        """Where training ended: averaged weights where there are some.
+
+        Returns:
+            For `load_state_dict`; and whether they are averaged.
+
+        Raises:
+            StoreError: it has not ended.
+            DivergedError: training has lost them.
+        """
+        kept = self.load("weights.pt")
+        if self.result is None or kept is None:
+            raise StoreError(
+                f"{self.path} is not finished: train it first (vasso study, vasso train)"
+            )
+        averaged = kept.get("average") is not None
+        found: dict[str, Any] = kept["average"] if averaged else kept["model"]
+        if not all(torch.isfinite(value).all() for value in found.values()):
+            raise DivergedError(f"the weights of {self.id} are not finite: it has diverged")
+        return found, averaged
 
     def drop(self, name: str) -> None:
         """Removes a file that is no longer needed.

@@ -175,6 +175,9 @@ def measure_all(
     one = How(**{**how, "devices": 1, "strategy": "auto"})
     device = one.fabric("32-true").device if finished else "cpu"
     rows = measure(settings, finished, store, data=one.data, device=device, tell=say)
+    if not rows:
+        say("there is nothing to show")
+        return
     console = Console()
     console.width = max(console.width, 110)  # a table that is cut off is of no use
     console.print(table(settings, rows))

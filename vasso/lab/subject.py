@@ -117,19 +117,22 @@ def subject_of(
     path = Path(name).expanduser()
     if ":" in name and not path.exists():
         return of_function(name, imported_function(name), amount)
-    return of_run(finished(name, path, store), amount, data, accelerator)
+    return of_run(
+        finished(name, path, store, ", or give module:function"), amount, data, accelerator
+    )
 
 
 # -- a run ----------------------------------------------------------------------------------------
 
 
-def finished(name: str, path: Path, store: Path) -> Folder:
+def finished(name: str, path: Path, store: Path, instead: str = "") -> Folder:
     """The folder of a run that has ended.
 
     Args:
         name: its id, or its folder.
         path: the same as a path.
         store: where runs are.
+        instead: what else could have been given, for the message.
 
     Returns:
         The folder.
@@ -144,7 +147,7 @@ def finished(name: str, path: Path, store: Path) -> Folder:
     else:
         raise ValueError(
             f"there is no store {str(store)!r}, nor a run's folder {name!r}: name the store by "
-            "--store, or give module:function"
+            f"--store{instead}"
         )
     found = {folder.id: folder for folder in Store(root).folders()}
     if name not in found:

@@ -1,8 +1,8 @@
 """Which translation is the likeliest? Beam search over all sentences of a batch at once.
 
 At each place the best continuations of all translations of a sentence are kept, as many as the beam
-is wide; one that ends among them is set aside. A sentence is done when as many have ended. The best
-has the largest
+is wide; one that ends among them is set aside. A sentence is done when as many have ended; none is
+empty. The best has the largest
 
     log p(translation | source) / (its pieces, the end counted) ^ length_penalty
 
@@ -29,6 +29,9 @@ from vasso.lab.translation.transformer import (
 )
 from vasso.parts import Range
 
+LONGEST = 200
+"""Pieces of a translation, the end counted, as in fairseq."""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -46,6 +49,7 @@ class Search:
 
     def __post_init__(self) -> None:
         Range(least=1).check("beam", self.beam)
+        Range().check("length_penalty", self.length_penalty)
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ class Replayed:
 
 @torch.no_grad()
 def translations(
-    model: Transformer, source: Tensor, search: Search | None = None, longest: int | None = None
+    model: Transformer, source: Tensor, search: Search | None = None, longest: int = LONGEST
 ) -> list[list[Translation]]:
     """Translates sentences.
 
@@ -157,13 +161,13 @@ def translations(
         model: the model; it is used as in a test, and left as it was.
         source: sentences, N x S, filled with `PAD`.
         search: how.
-        longest: pieces of a translation at most, the end counted; None for 2 S + 10.
+        longest: pieces of a translation at most, the end counted.
 
     Returns:
         Translations of each sentence, the best first.
     """
     search = search or Search()
-    longest = min(longest or 2 * source.shape[1] + 10, POSITIONS)
+    longest = min(longest, POSITIONS)
     with evaluating(model):
         reader: Reader = (Cached if search.cached else Replayed)(model, source)
         under_way = UnderWay(search, source)
@@ -215,7 +219,7 @@ class UnderWay:
             Which rows go on, in order; and which sentences, None if all do.
         """
         n, wide = self.sums.shape
-        totals = self.sums[:, :, None] + _allowed(scores, last).view(n, wide, -1).to(self.sums)
+        totals = self.sums[:, :, None] + self._allowed(scores, last).view(n, wide, -1).to(self.sums)
         pieces = totals.shape[2]
         best, at = totals.flatten(1).topk(min(2 * self.search.beam, wide * pieces))
         piece, row = at % pieces, at // pieces + wide * torch.arange(n, device=at.device)[:, None]
@@ -249,13 +253,14 @@ class UnderWay:
         done = full | ~best.isfinite().any(1).cpu()
         return (~done).nonzero().flatten().to(best.device) if done.any() else None
 
-
-def _allowed(scores: Tensor, last: bool) -> Tensor:
-    """Log probabilities; what is forbidden still counts in their sum."""
-    found = scores.float() if scores.dtype != torch.float64 else scores
-    found = found.log_softmax(1)
-    found[:, [PAD, BEGIN]] = -torch.inf
-    if last:
-        found[:, :END] = -torch.inf
-        found[:, END + 1 :] = -torch.inf
-    return found
+    def _allowed(self, scores: Tensor, last: bool) -> Tensor:
+        """Log probabilities; what is forbidden still counts in their sum."""
+        found = scores.float() if scores.dtype != torch.float64 else scores
+        found = found.log_softmax(1)
+        found[:, [PAD, BEGIN]] = -torch.inf
+        if last:
+            found[:, :END] = -torch.inf
+            found[:, END + 1 :] = -torch.inf
+        elif self.length == 0:
+            found[:, END] = -torch.inf
+        return found

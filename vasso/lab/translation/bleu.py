@@ -22,7 +22,7 @@ from vasso.lab.runs import Run
 from vasso.lab.store import Folder, StoreError
 from vasso.lab.translation.batches import packed
 from vasso.lab.translation.beam import Search, translations
-from vasso.lab.translation.pairs import Sequences, Texts
+from vasso.lab.translation.pairs import NAMES, Sequences, Texts
 from vasso.lab.translation.transformer import Transformer
 from vasso.lab.translation.vocabulary import Vocabulary, check_is_of
 from vasso.lab.translation.words import detokenised
@@ -48,6 +48,7 @@ class Bleu:
 
     def __post_init__(self) -> None:
         Range(least=1).check("beam", self.beam)
+        Range().check("length_penalty", self.length_penalty)
         Range(least=0).check("sentences", self.sentences)
 
 
@@ -152,7 +153,8 @@ def corpus_of(run: Run, folder: Folder, data: Path | None) -> Texts:
     Raises:
         StoreError: it has none.
     """
-    texts = run.task.load(run.seed, data)
+    own = ":" in run.task.data
+    texts = run.task.load(run.seed, data) if own or run.task.data in NAMES else None
     if not isinstance(texts, Texts):
         raise StoreError(f"{folder.id} is trained on images and cannot translate")
     return texts
@@ -170,16 +172,14 @@ def model_of(run: Run, folder: Folder, words: Vocabulary) -> Transformer:
         The model, with its averaged weights if there are any.
 
     Raises:
-        StoreError: it is not finished, no translator, or of another vocabulary.
+        StoreError: it is no translator, or of another vocabulary.
     """
-    kept = folder.load("weights.pt")
-    if kept is None:
-        raise StoreError(f"{folder.path} is not finished: train it first (vasso train)")
+    weights, _ = folder.weights()
     model = run.task.build_translator(words, run.seed)
     if not isinstance(model, Transformer):
         raise StoreError(f"{folder.id}: {run.task.model} is no vasso.lab.translation.Transformer")
     try:
-        model.load_state_dict(kept["model"] if kept.get("average") is None else kept["average"])
+        model.load_state_dict(weights)
     except RuntimeError:
         raise StoreError(
             f"the weights of {folder.id} are not of dictionaries of {len(words.source)} and "

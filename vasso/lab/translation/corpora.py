@@ -19,7 +19,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from vasso.lab.data.download import Remote
@@ -87,7 +87,6 @@ class Source:
     items: tuple[Item, ...]
     files: Callable[[Path], list[Path]]
     read: Callable[[Path], Corpus]
-    by_hand: str = field(default="")
 
     def fingerprint(self, root: Path) -> str:
         """What changes when a file does.
@@ -138,10 +137,13 @@ def lines_of(path: Path) -> list[str]:
         Without their ends.
 
     Raises:
-        DataError: it is not text.
+        DataError: it is empty, or not text.
     """
+    found = content(path)
+    if not found:
+        raise DataError(f"{path} is empty. Delete it, load again")
     try:
-        return [line.rstrip("\r") for line in content(path).decode().removesuffix("\n").split("\n")]
+        return [line.rstrip("\r") for line in found.decode().removesuffix("\n").split("\n")]
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is damaged: not UTF-8 ({error}). Delete it, load again") from error
 

@@ -20,6 +20,7 @@ from vasso.lab.translation import vocabulary
 from vasso.lab.translation.batches import SentenceBatches, packed
 from vasso.lab.translation.losses import piece_sums, sentence_losses
 from vasso.lab.translation.pairs import Pairs, Sequences, Texts
+from vasso.lab.translation.transformer import POSITIONS
 
 PASS = 4096
 """Pieces in a pass of a test, which holds no activations."""
@@ -78,6 +79,8 @@ class Sentences:
 
     def __init__(self, task: Task, texts: Texts, seed: int) -> None:
         self.task, self.texts, self.seed = task, texts, seed
+        for name in ("train", "valid", "test"):
+            _check_fits(name, getattr(texts, name))
         self.train = part(texts.train, task.train_size, seed)
         enough = task.test_size or ENOUGH
         self.taught: dict[str, Any] = {
@@ -205,6 +208,17 @@ class Sentences:
             The vocabulary.
         """
         return {vocabulary.FILE: vocabulary.Vocabulary.of_texts(self.texts).as_table()}
+
+
+def _check_fits(name: str, pairs: Pairs) -> None:
+    """Before training, rather than when the batch comes up."""
+    if not len(pairs):
+        raise ValueError(f"the corpus has no sentences in {name!r}")
+    if (longest := int(pairs.lengths.max())) > POSITIONS:
+        raise ValueError(
+            f"a sentence in {name!r} has {longest} pieces, of which {POSITIONS} can be read: cut "
+            "it or leave it out"
+        )
 
 
 def part(pairs: Pairs, count: int | None, seed: int) -> Pairs:
