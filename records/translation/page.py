@@ -21,12 +21,15 @@ from vasso.lab.report.comparing import Comparison
 from vasso.lab.report.drawing import look_of
 from vasso.lab.report.findings import Answered, findings
 from vasso.lab.report.headlines import BLEU, PERPLEXITY, Headline
-from vasso.lab.report.markdown import NOTHING, computing, difference, rows, told
+from vasso.lab.report.markdown import NOTHING, computing, difference, put_into, rows, told
 from vasso.lab.report.sections import Table
 from vasso.lab.report.words import half_width, interval, number, seeds
 from vasso.lab.statistics import LEAST, paired
 
 HERE = Path(__file__).parent
+README = HERE.parents[1] / "README.md"
+BLOCK = "records/translation/page.py"
+"""The part of the project's README that is written here."""
 TWIN = " same_rng"
 QUESTIONS = {
     "SAM": "Does SAM help AdamW?",
@@ -218,10 +221,33 @@ def page(one: Answered) -> str:
     )
 
 
+def result(one: Answered) -> str:
+    """The block of the project's README: every method at its best radius."""
+    best = chosen(one)
+    heads = (
+        "Multi30k, German to English",
+        "BLEU",
+        "less SAM's",
+        "validation perplexity",
+        "less SAM's",
+    )
+    lines = [_short(one, name, best[name]) for name in ("AdamW", *QUESTIONS) if name in best]
+    return "\n".join(["\n", *rows(heads, lines), "\n"])
+
+
+def _short(one: Answered, name: str, cell: Cell) -> Iterator[object]:
+    yield f"{name} (n = {cell.n})"
+    for headline, digits in ((BLEU, 1), (PERPLEXITY, 2)):
+        c = _compared(one, cell, headline)
+        yield told(cell, headline.name, digits)
+        yield "" if c is None or c.kind == "base" else difference(c, digits)
+
+
 def main() -> None:
     one = answered()
     save(scores(one), HERE / "scores.svg")
     (HERE / "README.md").write_text(page(one))
+    README.write_text(put_into(README.read_text(), BLOCK, result(one)))
 
 
 if __name__ == "__main__":

@@ -32,13 +32,14 @@ from vasso.diagnostics.figures.style import save
 from vasso.lab.methods import PLAIN
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.findings import Answered, findings
-from vasso.lab.report.markdown import NOTHING, computing, difference, rows, told
+from vasso.lab.report.markdown import NOTHING, computing, difference, put_into, rows, told
 from vasso.lab.report.sections import Table
 from vasso.lab.statistics import LEAST
 
 HERE = Path(__file__).parent
 RECORDS = HERE.parent
-BEGIN, END = "<!-- result: written by records/wrong-labels/page.py -->", "<!-- end of result -->"
+BLOCK = "records/wrong-labels/page.py"
+"""The part of the project's README that is written here."""
 
 
 # -- the record's page -----------------------------------------------------------------------------
@@ -126,7 +127,7 @@ def result(found: Found) -> str:
         if any(shown):
             lines.append([method, *shown])
     told_so = rows(["75 % of the labels wrong", *heads], lines)
-    return "\n".join([BEGIN, "", *told_so, "", *_short_answers(found), "", END])
+    return "\n".join(["\n", *told_so, "", *_short_answers(found), "\n"])
 
 
 def _in_readme(answered: Answered, table: Table, cell: Cell | None) -> tuple[str, str]:
@@ -164,19 +165,13 @@ def _at_one(answered: Answered, table: Table) -> str:
     return f"at ρ = {one.rho:g}, SAM's best on {one.labels} labels, {values}: {way.lower()}"
 
 
-def with_result(readme: str, block: str) -> str:
-    """The project's README with the block in its place."""
-    before, _, rest = readme.partition(BEGIN)
-    return before + block + rest.partition(END)[2]
-
-
 def main() -> None:
     every = findings(RECORDS, [*STUDIES, "label-noise"])
     found = tables(every)
     save(over_radius(found), HERE / "over-radius.svg")
     (HERE / "README.md").write_text(page(found, other_levels(every)))
     readme = RECORDS.parent / "README.md"
-    readme.write_text(with_result(readme.read_text(), result(found)))
+    readme.write_text(put_into(readme.read_text(), BLOCK, result(found)))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 from tests.lab.records import AGAIN, RECORDS, ROOT, imported
 from vasso.diagnostics.figures.style import save
 from vasso.lab.report.findings import findings
+from vasso.lab.report.markdown import put_into
 
 RECORD = RECORDS / "wrong-labels"
 THETAS = ("0.4", "0.2")
@@ -36,8 +37,8 @@ def test_the_page_is_made_of_the_runs(record: ModuleType, every: Any, found: Any
 
 
 def test_the_result_in_the_readme_is_that_of_the_runs(record: ModuleType, found: Any) -> None:
-    assert record.BEGIN in (readme := (ROOT / "README.md").read_text())
-    assert readme == record.with_result(readme, record.result(found)), AGAIN
+    readme = (ROOT / "README.md").read_text()
+    assert readme == put_into(readme, record.BLOCK, record.result(found)), AGAIN
 
 
 def test_the_figure_is_made_of_the_runs(record: ModuleType, found: Any, tmp_path: Path) -> None:
@@ -45,10 +46,10 @@ def test_the_figure_is_made_of_the_runs(record: ModuleType, found: Any, tmp_path
     assert drawn.read_bytes() == (RECORD / "over-radius.svg").read_bytes(), AGAIN
 
 
-def test_a_block_replaces_the_one_before(record: ModuleType) -> None:
-    old = f"before\n{record.BEGIN}\nold\n{record.END}\nafter"
-    new = f"{record.BEGIN}\nnew\n{record.END}"
-    assert record.with_result(old, new) == f"before\n{new}\nafter"
+def test_a_page_without_marks_is_not_written() -> None:
+    for text in ("no mark", "<!-- begin: x --> no end"):
+        with pytest.raises(ValueError, match="has no <!-- begin: x -->"):
+            put_into(text, "x", "new")
 
 
 def test_the_readme_tells_of_the_demo_what_its_record_tells() -> None:

@@ -83,6 +83,33 @@ def difference(c: Comparison, digits: int = 1) -> str:
     return f"{value} ({low} to {high}), {c.standing}"
 
 
+def put_into(text: str, name: str, block: str) -> str:
+    """A page with a block that a program writes.
+
+    Args:
+        text: the page, which marks where it begins and where it ends.
+        name: of the block.
+        block: what stands between the marks.
+
+    Returns:
+        The page with the block in its place.
+
+    Raises:
+        ValueError: it is not marked.
+
+    Example:
+        >>> page = "ours <!-- begin: n --> 1 <!-- end: n --> ours"
+        >>> put_into(page, "n", " 2 ")
+        'ours <!-- begin: n --> 2 <!-- end: n --> ours'
+    """
+    begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no {begin} ... {end}")
+    return before + begin + block + end + after
+
+
 def computing(cells: Iterable[Cell], batches: str) -> str:
     """What the runs of some cells have cost.
 
