@@ -46,6 +46,7 @@ bench: $(READY)  ## the cost of a step beyond the base, in reads and writes of t
 report: $(READY)  ## the page and all numbers of records/, from the runs kept there
 	$(BIN)/python records/noisy-digits/page.py
 	$(BIN)/python records/wrong-labels/page.py
+	$(BIN)/python records/translation/page.py
 	$(BIN)/python records/resnet-probe/run.py --show
 	$(BIN)/vasso report records -o report.html
 

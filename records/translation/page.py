@@ -67,8 +67,8 @@ def chosen(one: Answered) -> dict[str, Cell]:
 
 def results(one: Answered) -> list[str]:
     """Every method and radius, with its difference to SAM at the same radius."""
-    heads = ("method", "ρ", "n", "BLEU", "less SAM's", "detokenised", "validation perplexity")
-    more = ("less SAM's", "rise on its batch", "gradients a step")
+    heads = ("method", "ρ", "n", "BLEU", "less SAM's", "detokenised", "endless, by seed")
+    more = ("validation perplexity", "less SAM's", "rise on its batch", "gradients a step")
     table = table_of(one)
     return rows((*heads, *more), (_row(table, cell) for cell in there(table)))
 
@@ -76,7 +76,9 @@ def results(one: Answered) -> list[str]:
 def _row(table: Table, cell: Cell) -> Iterator[object]:
     yield from (table.name(cell), NOTHING if cell.rho is None else f"{cell.rho:g}", cell.n)
     yield from (told(cell, "bleu", 2), _less(table, cell, "bleu", 2))
-    yield from (told(cell, "detokenised", 2), told(cell, "perplexity", 3))
+    yield told(cell, "detokenised", 2)
+    yield ", ".join(f"{count:g}" for count in cell.values("endless").values())
+    yield told(cell, "perplexity", 3)
     yield from (_less(table, cell, "perplexity", 3), told(cell, "rise", 4))
     yield f"{_gradients(cell):g}"
 

@@ -156,6 +156,7 @@ def test_bleu_is_measured_of_stored_weights_and_kept(trained: tuple[Run, Store])
     run, store = trained
     (row,) = measure(Bleu(beam=2, sentences=10), [run], store)
     assert row["sentences"] == 10
+    assert 0 <= row["endless"] <= 10
     assert 0 <= row["bleu"] <= 100
     asked = {"beam": 2, "length_penalty": 1.0, "sentences": 10}
     assert store.folder(run.id).measurement("bleu", asked) == [row]

@@ -107,6 +107,7 @@ def _bleu(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
             "perplexity": "–" if row["perplexity"] is None else f"{row['perplexity']:.3f}",
             "length": f"{row['length_ratio']:.3f}",
             "sentences": f"{row['sentences']}",
+            "endless": f"{row.get('endless', '–')}",
         }
 
 

@@ -123,6 +123,7 @@ NUMBERS: Mapping[str, Of] = {
     **ALWAYS,
     "bleu": _first("bleu", "bleu"),
     "detokenised": _first("bleu", "detokenised"),
+    "endless": _first("bleu", "endless"),
     "perplexity": _of("last", "validation_perplexity"),
     "lambda1": _first("spectrum", "lambda1"),
     "ratio": ratio,

@@ -21,7 +21,7 @@ from torch import Tensor
 from vasso.lab.runs import Run
 from vasso.lab.store import Folder, StoreError
 from vasso.lab.translation.batches import packed
-from vasso.lab.translation.beam import Search, translations
+from vasso.lab.translation.beam import LONGEST, Search, translations
 from vasso.lab.translation.pairs import NAMES, Sequences, Texts
 from vasso.lab.translation.transformer import Transformer
 from vasso.lab.translation.vocabulary import Vocabulary, check_is_of
@@ -122,7 +122,8 @@ def of_run(
         device: where to translate.
 
     Returns:
-        What `scores` gives, and how many sentences were translated.
+        What `scores` gives, how many sentences were translated, and how many translations had to
+        be cut because they did not end: a few that repeat themselves cost much BLEU.
     """
     from vasso.lab.pixels import spaced
 
@@ -136,7 +137,8 @@ def of_run(
     chosen = rows.tolist()
     test = texts.test
     words, written = ([lines[i] for i in chosen] for lines in (test.words, test.written))
-    return {**scores(hypotheses, words, written), "sentences": len(rows)}
+    endless = sum(len(pieces) >= LONGEST - 1 for pieces in said)
+    return {**scores(hypotheses, words, written), "sentences": len(rows), "endless": endless}
 
 
 def corpus_of(run: Run, folder: Folder, data: Path | None) -> Texts:
