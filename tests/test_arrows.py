@@ -66,7 +66,7 @@ def test_the_lab_imports_its_extras_and_no_host_but_fabric(path: Path) -> None:
         name
         for name in imported(path)
         if name.split(".")[0] not in {"torch", "vasso", *extras, *sys.stdlib_module_names}
-        and not name.startswith("lightning.fabric")
+        and not name.startswith("lightning_fabric")
     }
     assert not outside
     assert not {name for name in imported(path) if name.startswith("vasso.integrations")}

@@ -23,10 +23,10 @@ def not_found(package: str) -> Iterator[None]:
         Nothing.
 
     Example:
-        >>> with not_found("torchmetrics"):
-        ...     import torchmetrics
+        >>> with not_found("this"):
+        ...     import this
         Traceback (most recent call last):
-        ModuleNotFoundError: import of torchmetrics halted; None in sys.modules
+        ModuleNotFoundError: import of this halted; None in sys.modules
     """
     if package in sys.modules:
         yield
