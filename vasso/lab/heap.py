@@ -1,7 +1,7 @@
 """Where does freed memory go? A worker keeps it for the next step.
 
 glibc gives what a step has freed back to the system, and the next step gets it again as pages of
-zeros: some ten thousand page faults a step for the small transformer. Told to keep it, it has none
+zeros: thousands of page faults in each pass of the small transformer. Told to keep it, it has none
 (`benchmarks/heap.py`). Numbers do not change by a bit.
 """
 
