@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from vasso.diagnostics.figures.style import INK, canvas, look, save, styled
 from vasso.lab import demo
-from vasso.lab.report.markdown import row, rows
+from vasso.lab.report.markdown import page_of, row, rows
 from vasso.lab.report.reading import Trained, read
 from vasso.lab.statistics import chosen, mean
 
@@ -154,21 +154,17 @@ def certificates(runs: list[Trained]) -> str:
 def page(shown: list[Trained], tuned: list[Trained]) -> str:
     """The text of README.md: page.md with numbers."""
     grid, seeds = by_radius(tuned), sorted({trained.run.seed for trained in tuned})
-    commands = (line for line in (__doc__ or "").splitlines() if line.startswith("    "))
-    return (
-        (HERE / "page.md")
-        .read_text()
-        .format(
-            table="\n".join(table(shown)),
-            verdicts="\n".join(f"- {sentence}" for sentence in demo.verdicts(results(shown))),
-            peak=peak(shown),
-            seeds=f"{seeds[0]} to {seeds[-1]}",
-            radii="\n".join(radii(grid)),
-            at_one_radius=at_one_radius(grid),
-            commands="\n".join(commands),
-            shown=certificates(shown),
-            tuned=certificates(tuned),
-        )
+    return page_of(
+        HERE,
+        __doc__,
+        table="\n".join(table(shown)),
+        verdicts="\n".join(f"- {sentence}" for sentence in demo.verdicts(results(shown))),
+        peak=peak(shown),
+        seeds=f"{seeds[0]} to {seeds[-1]}",
+        radii="\n".join(radii(grid)),
+        at_one_radius=at_one_radius(grid),
+        shown=certificates(shown),
+        tuned=certificates(tuned),
     )
 
 

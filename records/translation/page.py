@@ -21,7 +21,7 @@ from vasso.lab.report.comparing import Comparison
 from vasso.lab.report.drawing import look_of
 from vasso.lab.report.findings import Answered, findings
 from vasso.lab.report.headlines import BLEU, PERPLEXITY, Headline
-from vasso.lab.report.markdown import NOTHING, computing, difference, put_into, rows, told
+from vasso.lab.report.markdown import NOTHING, computing, difference, page_of, put_into, rows, told
 from vasso.lab.report.sections import Table
 from vasso.lab.report.words import half_width, interval, number, seeds
 from vasso.lab.statistics import LEAST, paired
@@ -210,17 +210,13 @@ def page(one: Answered) -> str:
     table = table_of(one)
     base = chosen(one)["AdamW"].estimate("bleu")
     assert base is not None
-    commands = (line for line in (__doc__ or "").splitlines() if line.startswith("    "))
-    return (
-        (HERE / "page.md")
-        .read_text()
-        .format(
-            results="\n".join(results(one)),
-            sentences="\n".join(sentences(one)),
-            adamw=f"{number(base.value, 1)} {half_width(base, 1)}".rstrip(),
-            computing=computing(table.cells, "batches of at most 1,024 pieces"),
-            commands="\n".join(commands),
-        )
+    return page_of(
+        HERE,
+        __doc__,
+        results="\n".join(results(one)),
+        sentences="\n".join(sentences(one)),
+        adamw=f"{number(base.value, 1)} {half_width(base, 1)}".rstrip(),
+        computing=computing(table.cells, "batches of at most 1,024 pieces"),
     )
 
 
@@ -248,16 +244,15 @@ def _short(one: Answered, name: str, cell: Cell) -> Iterator[object]:
 
 def _stand(one: Answered) -> str:
     """Who is ahead of SAM, who behind, after Holm."""
-    table, best = table_of(one), set(map(id, chosen(one).values()))
-    found = [c for c in one.by(BLEU) if c.kind == "best" and id(c.ours) in best]
-    told = []
+    found = [c for c in one.by(BLEU) if c.kind == "best"]
+    parts = []
     for standing, words in (("ahead", "Ahead of SAM by BLEU, after Holm"), ("behind", "behind")):
-        names = [table.name(c.ours) for c in found if c.standing == standing]
-        told.append(f"{words}: {', '.join(names) or 'nobody'}")
-    seeds = sorted(c.decides for c in found if c.decides is not None)
-    most = f"{seeds[0]:,} to {seeds[-1]:,}" if seeds else "more"
+        names = [c.table.name(c.ours) for c in found if c.standing == standing]
+        parts.append(f"{words}: {', '.join(names) or 'nobody'}")
+    counts = sorted(c.decides for c in found if c.decides is not None)
+    most = f"{counts[0]:,} to {counts[-1]:,}" if counts else "more"
     return (
-        f"{'; '.join(told)}. At the spread seen here it would take {most} seeds, by method, to "
+        f"{'; '.join(parts)}. At the spread seen here it would take {most} seeds, by method, to "
         "tell 0.15 BLEU four times in five."
     )
 

@@ -32,7 +32,7 @@ from vasso.diagnostics.figures.style import save
 from vasso.lab.methods import PLAIN
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.findings import Answered, findings
-from vasso.lab.report.markdown import NOTHING, computing, difference, put_into, rows, told
+from vasso.lab.report.markdown import NOTHING, computing, difference, page_of, put_into, rows, told
 from vasso.lab.report.sections import Table
 from vasso.lab.statistics import LEAST
 
@@ -64,8 +64,7 @@ def page(found: Found, levels: Sequence[Table] = ()) -> str:
         fields[f"wrong_{short}"] = "\n".join(radius_table(table, "wrong"))
         fields[f"rise_{short}"] = "\n".join(radius_table(table, "rise", 3))
         fields[f"carried_{short}"] = "\n".join(radius_table(table, "carried", 2))
-    commands = (line for line in (__doc__ or "").splitlines() if line.startswith("    "))
-    return (HERE / "page.md").read_text().format(**fields, commands="\n".join(commands))
+    return page_of(HERE, __doc__, **fields)
 
 
 def level(table: Table) -> str:

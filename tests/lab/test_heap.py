@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from multiprocessing import Pipe
+from pathlib import Path
 
 import pytest
 
@@ -47,10 +49,11 @@ def test_elsewhere_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not heap.keep_freed()
 
 
-def test_workers_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_keep_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = []
     monkeypatch.setattr(heap, "keep_freed", lambda: asked.append(True))
-    monkeypatch.setattr(jobs, "received", lambda line: None)
     monkeypatch.setattr(jobs.signal, "signal", lambda *which: None)
-    jobs.worker(None, None, {})  # type: ignore[arg-type]
+    ours, theirs = Pipe()
+    ours.close()  # nobody sends a run
+    jobs.worker(theirs, tmp_path, {})
     assert asked == [True]

@@ -1,6 +1,8 @@
 """The transformer against torch's own, layer by layer the same weights."""
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -45,10 +47,10 @@ def torch_s(model: Transformer) -> nn.Transformer:
     return twin
 
 
-def feed(theirs: nn.Module, feed_forward: nn.Sequential, norms: object) -> None:
+def feed(theirs: nn.Module, feed_forward: nn.Sequential, norms: Iterable[Any]) -> None:
     for part, ours in ((theirs.linear1, feed_forward[0]), (theirs.linear2, feed_forward[2])):
         part.load_state_dict(ours.state_dict())
-    for part, ours in norms:  # type: ignore[attr-defined]
+    for part, ours in norms:
         part.load_state_dict(ours.state_dict())
 
 

@@ -2,7 +2,7 @@
 
 glibc gives what a step has freed back to the system, and the next step gets it again as pages of
 zeros: thousands of page faults in each pass of the small transformer. Told to keep it, it has none
-(`benchmarks/heap.py`). Numbers do not change by a bit.
+(`benchmarks/heap.py`). Nothing is computed otherwise.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.comparing import Comparison
@@ -108,6 +109,21 @@ def put_into(text: str, name: str, block: str) -> str:
     if not found or not closed:
         raise ValueError(f"the page has no {begin} ... {end}")
     return before + begin + block + end + after
+
+
+def page_of(folder: Path, script: str | None, **fields: str) -> str:
+    """A page of a record: its `page.md` with numbers.
+
+    Args:
+        folder: of the record.
+        script: docstring of what writes the page; its indented lines are the commands.
+        **fields: what else stands in braces there.
+
+    Returns:
+        The text.
+    """
+    commands = (line for line in (script or "").splitlines() if line.startswith("    "))
+    return (folder / "page.md").read_text().format(**fields, commands="\n".join(commands))
 
 
 def computing(cells: Iterable[Cell], batches: str) -> str:
