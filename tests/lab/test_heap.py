@@ -1,5 +1,6 @@
 """Workers keep memory from step to step; where the C library cannot, nothing happens."""
 
+import os
 import subprocess
 import sys
 from multiprocessing import Pipe
@@ -32,14 +33,20 @@ print(faults() - before, total.item())
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is Linux's")
 def test_freed_memory_is_not_fetched_again() -> None:
     told = {}
+    # a fixed threshold, or glibc raises it by itself and keeps some, how much is its own affair
+    fixed = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
     for way in ("kept", "given back"):
         done = subprocess.run(
-            [sys.executable, "-c", STEPS, way], capture_output=True, text=True, check=True
+            [sys.executable, "-c", STEPS, way],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=fixed,
         )
         faults, total = map(float, done.stdout.split())
         assert total == 8e6
         told[way] = faults
-    assert told["given back"] > 10_000  # ten steps of 32 MB in pages of 4 kB
+    assert told["given back"] > 1_000  # ten steps of 32 MB, in pages of 4 kB or in huge ones
     assert told["kept"] < told["given back"] / 5
 
 

@@ -23,10 +23,10 @@ def not_found(package: str) -> Iterator[None]:
         Nothing.
 
     Example:
-        >>> with not_found("this"):
-        ...     import this
+        >>> with not_found("some_package"):
+        ...     import some_package
         Traceback (most recent call last):
-        ModuleNotFoundError: import of this halted; None in sys.modules
+        ModuleNotFoundError: import of some_package halted; None in sys.modules
     """
     if package in sys.modules:
         yield
