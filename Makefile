@@ -28,7 +28,7 @@ docs: $(READY)  ## the site, into docs/_build/html; a warning is an error, nothi
 test test-slow: export OMP_NUM_THREADS = 1  # one thread for each of the workers and their ranks
 
 test: lint types $(READY)  ## everything that matters
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 test-slow: $(READY)  ## what takes minutes
 	$(BIN)/python -m pytest -q -m slow

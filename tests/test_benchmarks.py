@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("benchmarks")  # one worker: its fixture is made once
-
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 STORED = sorted((BENCHMARKS / "results").glob("overhead_*.json"))
 OURS = [

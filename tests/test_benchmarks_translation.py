@@ -13,8 +13,6 @@ import pytest
 
 from tests.lab.test_vocabulary import write_corpus
 
-pytestmark = pytest.mark.xdist_group("benchmarks")  # one worker: its fixture is made once
-
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 STORED = sorted((BENCHMARKS / "results").glob("translation_*.json"))
 LOOPS = {"lab", "plain loop", "nn.Transformer", "nn.Transformer, dropout as ours"}

@@ -12,7 +12,6 @@ from sphinx.util.inventory import InventoryFile
 
 from vasso.lab import study as studies
 
-pytestmark = pytest.mark.xdist_group("site")  # one worker: the site is built once
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 

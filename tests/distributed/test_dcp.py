@@ -14,8 +14,6 @@ import pytest
 from tests.distributed.dcp import CASES, END, STOPS, Case
 from tests.distributed.launch import LIMIT, ROOT, torchrun
 
-pytestmark = pytest.mark.xdist_group("dcp")  # one worker: its fixtures are made once
-
 BAR = 1e-12
 MODULE = "tests.distributed.dcp"
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -9,8 +9,6 @@ import pytest
 from tests.distributed.launch import results
 from tests.distributed.runs import BASES, METHODS
 
-pytestmark = pytest.mark.xdist_group("ddp")  # one worker: its fixture is made once
-
 BAR = {"momentum": 1e-12, "adamw": 1e-9}
 """float64 over 50 steps; Adam divides rounding by the root of small squares."""
 

@@ -11,8 +11,6 @@ from tests.distributed.runs import BASES, METHODS
 from tests.distributed.test_ddp import BAR, of
 from vasso import methods
 
-pytestmark = pytest.mark.xdist_group("fsdp")  # one worker: its fixture is made once
-
 PRESETS = {name: method for name, method in methods().items() if method.kind == "preset"}
 BY_SAMPLE = {
     "m-SAM (chunks)",

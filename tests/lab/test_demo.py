@@ -20,7 +20,6 @@ from vasso.lab.runs import Run
 from vasso.lab.statistics import chosen
 from vasso.lab.store import Store
 
-pytestmark = pytest.mark.xdist_group("demo")  # one worker: its fixture is made once
 SMALL = ("--seeds", "2", "--set", "epochs=2", "--jobs", "1", "--no-open")
 METHODS = ("SGD", "SAM", "VaSSO")
 RECORD = Path(__file__).parents[2] / "records" / "noisy-digits"
