@@ -1,4 +1,4 @@
-"""Data sets: official layouts, pickles that must not run, the cache, and the real thing."""
+"""Data sets: found, fetched, checked, made small, read."""
 
 import gzip
 import hashlib
@@ -8,15 +8,14 @@ import pickle
 import struct
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
+from tests.lab.evil import Evil
 from tests.lab.server import serving
 from vasso.lab.data import (
     Augmentation,
@@ -34,77 +33,8 @@ from vasso.lab.data import (
     sources,
     training_batches,
 )
-from vasso.lab.data.decoding import Central, RandomWindow, opened
 from vasso.lab.data.download import Remote
 from vasso.lab.data.images import area_average
-from vasso.lab.data.pickles import read_pickle, read_torch
-from vasso.lab.data.windows import boxes
-
-# -- pickles --------------------------------------------------------------------------------------
-
-
-class Evil:
-    """A pickle of this writes a file when it is read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.write_text, (self.path, "evil")
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 3, 4])
-def test_pickles_of_arrays_are_read(protocol: int) -> None:
-    content = {b"data": np.arange(6, dtype=np.uint8).reshape(2, 3), b"labels": [1, 2], "t": b"x"}
-    read = read_pickle(io.BytesIO(pickle.dumps(content, protocol)), "batch")
-    assert read.keys() == content.keys()
-    assert np.array_equal(read[b"data"], content[b"data"])
-    assert read[b"labels"] == [1, 2]
-
-
-def test_a_pickle_that_would_run_something_does_not(tmp_path: Path) -> None:
-    for evil in (Evil(tmp_path / "pwned"), {b"data": Evil(tmp_path / "pwned")}):
-        with pytest.raises(DataError, match="is not read further"):
-            read_pickle(io.BytesIO(pickle.dumps(evil)), "batch")
-    assert not (tmp_path / "pwned").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["os system", "builtins eval", "numpy load", "numpy.core.multiarray scalar"]
-)
-def test_only_what_arrays_need_may_be_named(name: str) -> None:
-    module, attribute = name.split()
-    program = f"c{module}\n{attribute}\n.".encode()
-    with pytest.raises(DataError, match=f"it asks for {module}.{attribute}"):
-        read_pickle(io.BytesIO(program), "batch")
-
-
-@pytest.mark.parametrize("cut", [0, 1, 10, 60])
-def test_truncated_pickles_are_told(cut: int) -> None:
-    whole = pickle.dumps({b"data": np.arange(10)})
-    with pytest.raises(DataError, match="batch is not a pickle of arrays"):
-        read_pickle(io.BytesIO(whole[:cut]), "batch")
-
-
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-@pytest.mark.parametrize("number", [np.uint8, np.int64])
-def test_files_of_torch_with_arrays_are_read(tmp_path: Path, zipped: bool, number: Any) -> None:
-    content = {"clean_label": np.arange(5, dtype=number)}
-    torch.save(content, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
-    assert read_torch(tmp_path / "x.pt")["clean_label"].tolist() == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_a_file_of_torch_that_would_run_something_does_not(tmp_path: Path, zipped: bool) -> None:
-    path = tmp_path / "x.pt"
-    evil = {"clean_label": Evil(tmp_path / "pwned")}
-    torch.save(evil, path, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(DataError, match="is not read further"):
-        read_torch(path)
-    assert not (tmp_path / "pwned").exists()
-
-
-# -- a CIFAR-10 of ten images a batch -------------------------------------------------------------
 
 
 def fake_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -183,9 +113,6 @@ def test_human_labels_of_other_images_are_refused(root: Path) -> None:
     )
     with pytest.raises(DataError, match="not those of CIFAR-10, in this order"):
         load("cifar10n-worse", root=root, download=False)
-
-
-# -- load -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -288,9 +215,6 @@ def test_images_must_fit_their_labels() -> None:
         Images("x", x.float(), y, x, y, 4, (0.5,), (0.5,))
 
 
-# -- reduced resolution ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("old", "new"), [((6, 6), 3), ((6, 6), 4), ((5, 7), 3), ((3, 3), 5)])
 def test_area_averages_are_integrals_over_the_pixels(old: tuple[int, int], new: int) -> None:
     x = torch.randint(0, 256, (2, 3, *old), dtype=torch.uint8)
@@ -364,9 +288,6 @@ def test_a_cache_never_holds_objects(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
-# -- idx files ------------------------------------------------------------------------------------
-
-
 def idx(array: np.ndarray) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
@@ -413,184 +334,6 @@ def test_damaged_idx_files_are_told(tmp_path: Path, content: bytes) -> None:
         fashion.read_idx(path)
 
 
-# -- image files ----------------------------------------------------------------------------------
-
-
-def picture(path: Path, width: int, height: int, seed: int, mode: str = "RGB") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    array = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    Image.fromarray(array).convert(mode).save(path)
-
-
-@pytest.fixture
-def imagenet(tmp_path: Path) -> Path:
-    for c, name in enumerate(("n02", "n01", "n03")):
-        for i in range(5):
-            seed = 10 * c + i
-            picture(tmp_path / "imagenet" / "train" / name / f"{i}.png", 40 + i, 50 - c, seed)
-            picture(tmp_path / "imagenet" / "val" / name / f"{i}.JPEG", 60, 45 + i, seed + 100)
-    return tmp_path
-
-
-HOW = Augmentation(resized_crop=24, flip=True, cutout=6, cutout_probability=0.5)
-
-
-def test_batches_are_the_same_whatever_the_number_of_workers(imagenet: Path) -> None:
-    folder = open_folder("imagenet", root=imagenet)
-    indices, before = order(15, 0, 3), torch.get_rng_state()
-    runs = [
-        list(training_batches(folder, indices, 4, augmentation=HOW, seed=1, epoch=3, workers=w))
-        for w in (0, 1, 2)
-    ]
-    assert torch.equal(torch.get_rng_state(), before)
-    assert [len(y) for _, y, _ in runs[0]] == [4, 4, 4, 3]
-    assert torch.equal(torch.cat([index for _, _, index in runs[0]]), indices)
-    assert torch.equal(torch.cat([y for _, y, _ in runs[0]]), folder.train.y[indices])
-    for run in runs[1:]:
-        for (x, y, i), (x2, y2, i2) in zip(runs[0], run, strict=True):
-            assert torch.equal(x, x2)
-            assert torch.equal(y, y2)
-            assert torch.equal(i, i2)
-
-
-def test_an_image_of_a_folder_depends_on_seed_epoch_and_index_alone(imagenet: Path) -> None:
-    folder = open_folder("imagenet", root=imagenet)
-
-    def one(index: int, **keys: int) -> torch.Tensor:
-        chosen = torch.tensor([index])
-        ((x, _, _),) = training_batches(folder, chosen, 1, augmentation=HOW, **keys)
-        return x[0]
-
-    ((x, _, _),) = training_batches(folder, order(15, 0, 0), 15, augmentation=HOW, seed=1, epoch=0)
-    assert torch.equal(x[4], one(int(order(15, 0, 0)[4]), seed=1, epoch=0))
-    assert not torch.equal(one(3, seed=1, epoch=0), one(3, seed=1, epoch=1))
-    assert not torch.equal(one(3, seed=1, epoch=0), one(3, seed=2, epoch=0))
-
-
-def test_a_random_window_is_pillows_resize_of_the_box(imagenet: Path) -> None:
-    folder = open_folder("imagenet", root=imagenet)
-    image = opened(folder.train.paths[7])
-    top, left, h, w = (int(v) for v in boxes(image.height, image.width, 4, 5, torch.tensor([7])))
-    window = Image.fromarray(np.array(image)[top : top + h, left : left + w])
-    expected = np.array(window.resize((24, 24), Image.Resampling.BILINEAR))
-    ours = RandomWindow(24, seed=4, epoch=5)(image, 7).permute(1, 2, 0).numpy()
-    assert np.array_equal(ours, expected)
-
-
-def test_windows_are_cut_once_then_mirrored_normalised_and_cut_out(imagenet: Path) -> None:
-    folder = open_folder("imagenet", root=imagenet)
-    indices, keys = torch.tensor([7, 2, 11, 4]), {"seed": 4, "epoch": 5}
-    ((x, _, _),) = training_batches(folder, indices, 4, augmentation=HOW, **keys)
-    view = RandomWindow(24, **keys)
-    raw = torch.stack([view(opened(folder.train.paths[i]), i) for i in indices.tolist()])
-    rest = Augmentation(flip=True, cutout=6, cutout_probability=0.5)
-    assert torch.equal(x, rest(raw, indices, mean=folder.mean, std=folder.std, **keys))
-
-
-def test_without_a_random_window_the_central_square_is_averaged(imagenet: Path) -> None:
-    folder = replace(open_folder("imagenet", root=imagenet), size=8)
-    images = load("imagenet", root=imagenet, size=8)
-    indices, rules = torch.arange(15), {"augmentation": Augmentation(), "seed": 0, "epoch": 0}
-    ((x, _, _),) = training_batches(folder, indices, 15, **rules)
-    ((same, _, _),) = training_batches(images, indices, 15, **rules)
-    assert torch.equal(x, same)
-
-
-def test_labels_follow_the_sorted_names(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda path: sorted(listed(path), reverse=True))
-    folder = open_folder("imagenet", root=imagenet)
-    assert [path.name for path in folder.train.paths[:5]] == [f"{i}.png" for i in range(5)]
-    assert folder.names == ("n01", "n02", "n03")
-    assert folder.classes == 3
-    for files in (folder.train, folder.test):
-        for path, y in zip(files.paths, files.y, strict=True):
-            assert folder.names[y] == path.parent.name
-
-
-def test_test_images_are_resized_and_cut_from_the_middle(imagenet: Path) -> None:
-    folder = open_folder("imagenet", root=imagenet)
-    image = opened(folder.test.paths[0])  # 60 x 45
-    x = Central(28)(image, 0)
-    resized = np.array(image.resize((43, 32), Image.Resampling.BILINEAR))
-    assert np.array_equal(x.permute(1, 2, 0).numpy(), resized[2:30, 7:35])
-    batches = list(evaluation_batches(folder, 8))
-    assert [len(y) for _, y in batches] == [8, 7]
-    assert batches[0][0].shape == (8, 3, 224, 224)
-    expected = normalised(Central(224)(image, 0)[None], folder.mean, folder.std)
-    assert torch.equal(batches[0][0][:1], expected)
-
-
-def test_imagenet_in_memory_needs_a_size(imagenet: Path) -> None:
-    with pytest.raises(ValueError, match="does not fit into memory: use open_folder"):
-        load("imagenet", root=imagenet)
-    images = load("imagenet", root=imagenet, size=8, train_size=6)
-    assert images.train_x.shape == (6, 3, 8, 8)
-    assert images.train_y.tolist() == [0, 0, 1, 1, 2, 2]
-    image = torch.from_numpy(np.array(opened(open_folder("imagenet", root=imagenet).test.paths[0])))
-    square = image.permute(2, 0, 1)[None, :, :, 7:52]
-    assert torch.equal(images.test_x[:1], area_average(square, 8))
-
-
-def test_a_changed_folder_is_decoded_anew(imagenet: Path) -> None:
-    load("imagenet", root=imagenet, size=8)
-    picture(imagenet / "imagenet" / "train" / "n01" / "new.png", 20, 20, 7)
-    assert len(load("imagenet", root=imagenet, size=8).train_x) == 16
-
-
-def test_a_file_that_is_no_image_is_named(imagenet: Path) -> None:
-    path = imagenet / "imagenet" / "train" / "n01" / "0.png"
-    path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(DataError, match=r"0\.png cannot be decoded"):
-        load("imagenet", root=imagenet, size=8)
-
-
-def test_folders_that_are_missing_or_empty_are_named(tmp_path: Path) -> None:
-    (tmp_path / "imagenet").mkdir()
-    with pytest.raises(DataError, match="train is missing"):
-        open_folder("imagenet", root=tmp_path)
-    (tmp_path / "imagenet" / "train" / "n01").mkdir(parents=True)
-    with pytest.raises(DataError, match="holds no images"):
-        open_folder("imagenet", root=tmp_path)
-    picture(tmp_path / "imagenet" / "train" / "n01" / "0.png", 8, 8, 0)
-    with pytest.raises(DataError, match="n01 is missing: every class needs its folder"):
-        open_folder("imagenet", root=tmp_path)
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    top = tmp_path / "tiny-imagenet-200"
-    for name in ("n05", "n02", "n09"):
-        for i in range(4):
-            mode = "L" if i == 0 else "RGB"
-            picture(top / "train" / name / "images" / f"{name}_{i}.png", 64, 64, i, mode)
-    for i in range(6):
-        picture(top / "val" / "images" / f"val_{i}.png", 64, 64, i + 50)
-    labels = ("n09", "n05", "n02", "n05", "n09", "n05")
-    lines = [f"val_{i}.png\t{name}\t0\t0\t63\t63\n" for i, name in enumerate(labels)]
-    (top / "val" / "val_annotations.txt").write_text("".join(lines))
-    (top / "wnids.txt").write_text("n05\nn02\n")
-    return tmp_path
-
-
-def test_tiny_imagenet_has_the_classes_that_wnids_names(tiny: Path) -> None:
-    images = load("tiny-imagenet", root=tiny, download=False)
-    assert images.classes == 2
-    assert images.train_x.shape == (8, 3, 64, 64)
-    assert images.train_y.tolist() == [0] * 4 + [1] * 4
-    assert images.test_y.tolist() == [0, 0, 0, 1]
-    grey = images.train_x[0]
-    assert torch.equal(grey[0], grey[1])
-    stored = np.array(Image.open(tiny / "tiny-imagenet-200" / "val" / "images" / "val_1.png"))
-    assert np.array_equal(images.test_x[0].permute(1, 2, 0).numpy(), stored)
-    (tiny / "tiny-imagenet-200" / "wnids.txt").unlink()
-    with pytest.raises(DataError, match=r"wnids\.txt is missing"):
-        load("tiny-imagenet", root=tiny, download=False)
-
-
-# -- batches from memory --------------------------------------------------------------------------
-
-
 def test_batches_from_memory_are_augmented_images_in_order() -> None:
     images = load("digits", train_size=50)
     how = Augmentation(crop=1)
@@ -607,9 +350,6 @@ def test_batches_from_memory_are_augmented_images_in_order() -> None:
     assert torch.equal(tests[0][0], normalised(images.test_x[:200], images.mean, images.std))
     with pytest.raises(ValueError, match="1 image or more, got size=0"):
         list(training_batches(images, indices, 0, augmentation=how, **settings))
-
-
-# -- the real thing -------------------------------------------------------------------------------
 
 
 def test_real_cifar10(real_cifar10: Path) -> None:

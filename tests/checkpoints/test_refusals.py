@@ -1,0 +1,142 @@
+"""Checkpoints that do not fit are refused, by name, and nothing is lost."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests import faults
+from tests.checkpoints.task import FOREIGN, all_of, built, through_a_file, train
+from tests.faults import METHODS, assert_same_tree, batches, net
+from vasso import L2, SAM, Ema, SharpnessAware, VaSSO
+
+
+def refused(opt: SharpnessAware, model: nn.Module, saved: Any, message: str) -> None:
+    """A load raises and changes nothing."""
+    before, groups = all_of(model, opt), opt.param_groups
+    with pytest.raises(ValueError, match=message):
+        opt.load_state_dict(saved)
+    assert_same_tree(all_of(model, opt), before)
+    assert opt.param_groups is groups
+
+
+def test_a_checkpoint_of_other_parts_is_an_error_that_names_both() -> None:
+    model = net(dtype=torch.float32)
+    other = SharpnessAware(FOREIGN["AdamW"](model.parameters()), geometry=L2(eps=1e-7), model=model)
+    train(other, model, range(2))
+    model, opt = built("VaSSO", "AdamW")
+    train(opt, model, range(2))
+    refused(opt, model, other.state_dict(), r"L2\(eps=1e-07\).*L2\(eps=0\.0\)")
+
+
+def test_the_start_of_a_slope_is_a_part_too() -> None:
+    model = net(dtype=torch.float32)
+    opt = SharpnessAware(
+        FOREIGN["AdamW"](model.parameters()), direction=Ema(0.4, init="zero"), model=model
+    )
+    train(opt, model, range(1))
+    other, ours = built("VaSSO", "AdamW")
+    refused(ours, other, opt.state_dict(), "init='zero'.*init='first'")
+
+
+def test_a_newer_format_is_refused() -> None:
+    model, opt = built("VaSSO", "AdamW")
+    train(opt, model, range(1))
+    saved = copy.deepcopy(opt.state_dict())
+    saved["param_groups"][0]["vasso_format"] += 1
+    refused(opt, model, saved, "upgrade vasso")
+
+
+def test_a_slope_of_another_shape_is_refused() -> None:
+    model, opt = built("VaSSO", "AdamW")
+    train(opt, model, range(1))
+    saved = copy.deepcopy(opt.state_dict())
+    saved["state"][0]["vasso_d"] = torch.zeros(2, 3)
+    refused(opt, model, saved, r"\(2, 3\).*\(8, 6\)")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_other_numbers_of_parameters_or_groups_are_refused(method: str) -> None:
+    model, opt = built(method, "AdamW")
+    train(opt, model, range(1))
+    fewer, more = copy.deepcopy(opt.state_dict()), copy.deepcopy(opt.state_dict())
+    fewer["param_groups"][0]["params"].pop()
+    more["param_groups"].append(more["param_groups"][0])
+    refused(opt, model, fewer, "group")
+    refused(opt, model, more, "group")
+
+
+def test_a_setting_out_of_range_is_refused() -> None:
+    model, opt = built("VaSSO", "AdamW")
+    train(opt, model, range(1))
+    saved = copy.deepcopy(opt.state_dict())
+    saved["param_groups"][0]["theta"] = 1.5
+    refused(opt, model, saved, "theta must be above 0 and at most 1, got 1.5")
+
+
+def test_other_settings_of_the_same_parts_load_and_win_with_one_warning() -> None:
+    model, opt = built("VaSSO", "AdamW")
+    train(opt, model, range(2))
+    fresh = SAM(FOREIGN["AdamW"](net(dtype=torch.float32).parameters()), rho=0.5)
+    with pytest.warns(UserWarning, match=r"rho=0\.1 \(was 0\.5\).*theta=0\.3 \(was 1\)") as caught:
+        fresh.load_state_dict(opt.state_dict())
+    assert len(caught) == 1
+    assert_same_tree(fresh.state_dict(), opt.state_dict())
+
+
+def test_the_same_settings_load_without_a_warning() -> None:
+    opt, fresh = (built("VaSSO", "AdamW")[1] for _ in range(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fresh.load_state_dict(opt.state_dict())
+
+
+def test_a_schedule_goes_on_from_the_checkpoints_step_without_a_warning() -> None:
+    asked = []
+
+    def rho(step: int, lr: float) -> float:
+        asked.append(step)
+        return 0.1 / (1 + step)
+
+    def build() -> tuple[nn.Module, SharpnessAware]:
+        model = net(dtype=torch.float32)
+        return model, VaSSO(FOREIGN["AdamW"](model.parameters()), rho=rho, model=model)
+
+    model, opt = build()
+    train(opt, model, range(3))
+    other, fresh = build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fresh.load_state_dict(through_a_file(opt.state_dict()))
+    train(fresh, other, range(1))
+    assert asked[-1] == 3
+
+
+def test_neither_saving_nor_loading_nor_copying_is_allowed_on_the_way() -> None:
+    model, opt = built("VaSSO", "momentum")
+    saved = opt.state_dict()
+    (batch,) = batches(1, torch.float32)
+    faults.loss_of(model, batch).backward()
+    attempts: list[Callable[[], Any]] = [
+        opt.state_dict,
+        partial(opt.load_state_dict, saved),
+        partial(copy.deepcopy, opt),
+        partial(pickle.dumps, opt),
+        opt.unwrap,
+        opt.step,
+    ]
+    with opt.ascended():
+        for attempt in attempts:
+            with pytest.raises(RuntimeError, match="not at home"):
+                attempt()
+        faults.loss_of(model, batch).backward()
+    opt.step()
+    assert opt.state_dict()["param_groups"][0]["vasso_step"] == 1

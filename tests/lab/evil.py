@@ -1,0 +1,14 @@
+"""A pickle that does harm when it is read."""
+
+from pathlib import Path
+from typing import Any
+
+
+class Evil:
+    """A pickle of this writes a file when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (self.path, "evil")
