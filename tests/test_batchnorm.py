@@ -18,9 +18,6 @@ from vasso import SAM, VaSSO
 
 Mode = Literal["clean", "both", "perturbed"]
 
-# bugs found by these tests; a mark goes when its bug does (strict: it has to)
-STALE = pytest.mark.xfail(strict=True, reason="statistics are remembered when ours is made")
-
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", ["clean", "both"])
@@ -178,7 +175,6 @@ def test_a_closure_that_raises_on_a_nan_leaves_no_nan_in_the_statistics() -> Non
     assert_same(statistics(model), before)
 
 
-@STALE
 def test_statistics_loaded_after_the_optimizer_was_made_are_those_that_return() -> None:
     model, (batch,) = net(), batches(1)
     opt = SAM(SGD(model.parameters(), lr=0.1), model=model)

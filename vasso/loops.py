@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch._compile import _disable_dynamo as not_traced  # imports dynamo only when it is called
@@ -37,6 +37,18 @@ class CallersLoop(Footwork):
     def _one_of_many(self, share: Share, window: Window) -> Passes:
         """Algorithm 1 on a micro-batch."""
         raise NotImplementedError
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a checkpoint of this method or of the plain base; the model's, if any, before.
+
+        The caller's next pass may spoil BatchNorm's statistics with a number that is not finite;
+        those of now, which have just been loaded too, are what will return then.
+
+        Args:
+            state_dict: what `state_dict` gave, here or at the base.
+        """
+        super().load_state_dict(state_dict)
+        self.statistics.remember()
 
     @contextmanager
     def ascended(
@@ -95,6 +107,11 @@ class CallersLoop(Footwork):
             now.pending = now.pending or "descend"
         except NonFiniteError as trouble:
             self._skip(trouble)
+        except BaseException:
+            with torch.no_grad():
+                passes.close()
+            self.statistics.remember()  # what the pass at w gave stays, and nobody will call step()
+            raise
         finally:
             now.ascended = False
             with torch.no_grad():
