@@ -49,8 +49,7 @@ class Statistics:
 
     def copy(self) -> list[Tensor]:
         """The values of now, to put back later."""
-        buffers = self.tensors()
-        return list(torch._foreach_clone(buffers)) if buffers else []
+        return [buffer.clone() for buffer in self.tensors()]
 
     def put_back(self, values: list[Tensor]) -> None:
         """Makes the buffers what they were when `values` was copied.

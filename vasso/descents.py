@@ -22,7 +22,7 @@ import torch
 
 from vasso.here import Gradient, Here, Memory
 from vasso.parts import Part, Range, Setting
-from vasso.vectors import Vector, dot, norm
+from vasso.vectors import Vector, norm, share_along
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,7 @@ def orthogonal(v: Vector, a: Vector) -> Vector:
     Returns:
         A new vector.
     """
-    along, square = dot(v, a), dot(a, a)
-    share = torch.where(square > 0, along / square, 0.0)
-    return list(torch._foreach_sub(v, torch._foreach_mul(a, share)))
+    return list(torch._foreach_sub(v, torch._foreach_mul(a, share_along(v, a))))
 
 
 @dataclass(frozen=True)
@@ -150,6 +148,8 @@ class SurrogateGap(Descent):
             g = [x if slope is None or x is None else slope.to(x.dtype) for slope, x in slopes]
         u = list(path[-1])
         rows, a, h = both(g or [], u)
+        if not rows:
+            return u
         alpha = [settings["alpha"][i] for i in rows]
         if self.minimise == "perturbed":
             new = torch._foreach_sub(h, torch._foreach_mul(orthogonal(a, h), alpha))

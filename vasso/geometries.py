@@ -22,7 +22,7 @@ from torch import Tensor
 from vasso import checks
 from vasso.here import Here, Memory
 from vasso.parts import Part, Range
-from vasso.vectors import Vector, as_dtypes, norm, peak, spread_like, whole, wide
+from vasso.vectors import Vector, as_dtypes, full_precision, norm, peak, spread_like, whole, wide
 
 
 @dataclass(frozen=True)
@@ -213,8 +213,7 @@ class Fisher(Geometry):
         return push, or_infinite(here.norm(root))
 
     def _fisher(self, d: Vector, memory: Memory, here: Here) -> Vector:
-        seen = as_dtypes(d if self.source == "direction" else here.g, d)
-        squares = list(torch._foreach_pow(torch._foreach_mul(seen, self.scale), 2))
+        squares = self._squares(as_dtypes(d if self.source == "direction" else here.g, d))
         if self.source != "ema":
             return squares
         average = memory.recall("fisher")
@@ -224,6 +223,11 @@ class Fisher(Geometry):
             )
         return [x for x in average if x is not None]
 
+    def _squares(self, g: Vector) -> Vector:
+        """In single precision at least: 600^2 is too large for a float16."""
+        scaled = torch._foreach_mul([full_precision(x) for x in g], self.scale)
+        return list(torch._foreach_pow(scaled, 2))
+
     def _inverse(self, fisher: Vector) -> Vector:
         damped = torch._foreach_add(torch._foreach_mul(fisher, self.eta), 1.0)
         return list(torch._foreach_reciprocal(damped))
@@ -231,8 +235,8 @@ class Fisher(Geometry):
     def length(self, v: Vector, here: Here) -> Tensor:
         if self.source != "batch":
             raise ValueError(f"the ball of {self} is not known outside of its own step")
-        squares = list(torch._foreach_pow(torch._foreach_mul(here.g, self.scale), 2))
-        return here.norm(list(torch._foreach_div(v, torch._foreach_sqrt(self._inverse(squares)))))
+        inverse = self._inverse(self._squares(here.g))
+        return here.norm(list(torch._foreach_div(v, torch._foreach_sqrt(inverse))))
 
 
 @dataclass(frozen=True)

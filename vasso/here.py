@@ -379,7 +379,9 @@ class Climb:
         self._w: Vector = []
         self._home: Vector = []
         self._way: tuple[Vector, Tensor, list[float]] | None = None
-        self._version = 0
+        self._before_add = 0
+        self._before_return: int | None = None
+        self._arrived = False
         self._roundings = 0
 
     def __enter__(self) -> Climb:
@@ -404,6 +406,7 @@ class Climb:
         elif keep != 1:
             lerp_(up.w, self._home, [1 - keep] * len(up.w), self._luck())
         add_scaled_(up.w, push, length, radii, self._luck())
+        self._arrived = True
         if limit is not None and not first:  # the first point is inside
             self._stay_inside(up, limit)
         self.moved()
@@ -420,7 +423,8 @@ class Climb:
                 push = [self._room_for(x, w) for x, w in zip(push, up.w, strict=True)]
                 copy_(push, self.here.g)
             self._way = (push, length, radii)
-        self._version = shards(up.w[:1])[0]._version
+        self._before_add, self._before_return = _version(up.w), None
+        self._arrived = False
         self.away = True
 
     def go_to(self, at: Vector) -> None:
@@ -470,13 +474,21 @@ class Climb:
             return
         if self._way is None:
             copy_(self._w, self._home)
-        elif shards(self._w[:1])[0]._version == self._version + 1:  # added, and not subtracted yet
+        elif self._has_to_return():
             push, length, radii = self._way
             add_scaled_(self._w, push, length, [-radius for radius in radii])
         self.away = False
         self.here.x = self.here.w
         self._w, self._home, self._way = [], [], None
         self.moved()
+
+    def _has_to_return(self) -> bool:
+        """Whether epsilon has been added and not subtracted yet, after a Ctrl-C too."""
+        # versions count writes; a model may write to its weights too, as Embedding(max_norm=) does
+        now = _version(self._w)
+        if self._before_return is None and (self._arrived or now == self._before_add + 1):
+            self._before_return = now
+        return now == self._before_return
 
     def __exit__(
         self,
@@ -485,3 +497,8 @@ class Climb:
         trace: TracebackType | None,
     ) -> None:
         self.come_home()
+
+
+def _version(v: Vector) -> int:
+    """How often the first tensor has been written to."""
+    return shards(v[:1])[0]._version

@@ -217,9 +217,39 @@ def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
         tensor(11.)
     """
     device, dtype = a[0].device, wide(a)
-    products = torch._foreach_mul(list(a), list(b))
-    sums = torch.stack([whole(x.sum(dtype=dtype)).to(device) for x in products])
+    products = torch._foreach_mul([x.to(dtype) for x in a], [x.to(dtype) for x in b])
+    sums = torch.stack([whole(x.sum()).to(device) for x in products])
     return sums.sum()
+
+
+def share_along(v: Sequence[Tensor], a: Sequence[Tensor]) -> Tensor:
+    """<v, a> / ||a||^2, a 0-dim tensor; nothing is read by the host.
+
+    Both are divided by their largest entries first, or products would under- or overflow.
+
+    Args:
+        v: a vector.
+        a: another of the same shapes.
+
+    Returns:
+        How much of a there is in v; 0 if a is 0.
+
+    Example:
+        >>> share_along([torch.tensor([2e30, 5.0])], [torch.tensor([1e30, 0.0])])
+        tensor(2.)
+    """
+    (small_v, peak_v), (small_a, peak_a) = _by_peak(v), _by_peak(a)
+    share = dot(small_v, small_a) / dot(small_a, small_a) * (peak_v / peak_a)
+    return torch.where(peak_a > 0, share, 0.0)
+
+
+def _by_peak(v: Sequence[Tensor]) -> tuple[Vector, Tensor]:
+    """v over its largest entry, and the entry: 1 in place of 0, so that 0 stays 0."""
+    device, dtype = v[0].device, wide(v)
+    peaks = [peak(x).to(device, dtype) for x in v if x.numel()]
+    highest = torch.stack(peaks).max() if peaks else torch.zeros((), device=device, dtype=dtype)
+    divisor = torch.where(highest > 0, highest, 1.0)
+    return list(torch._foreach_div([x.to(dtype) for x in v], divisor)), highest
 
 
 def lerp_(d: Vector, g: Vector, weights: Sequence[float], seed: int | None = None) -> None:

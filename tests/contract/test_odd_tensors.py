@@ -125,3 +125,22 @@ def test_a_climb_of_weights_with_eight_bits_goes_as_far_up_as_it_should(preset: 
     by_hand(opt, [g])
     d, epsilon = records[0].d[0].double(), (records[0].epsilon or [])[0].double()
     assert (d @ epsilon / d.norm()).item() == pytest.approx(0.05, rel=0.05)
+
+
+@pytest.mark.parametrize("restore", ["copy", "recompute"])
+@each_way
+def test_weights_come_home_though_the_model_writes_to_them(restore: Any, way: Way) -> None:
+    """`max_norm` shortens rows in every pass: here those that the climb has made too long."""
+    torch.manual_seed(3)
+    words, last = nn.Embedding(5, 4, max_norm=1.0), nn.Linear(4, 2)
+    ids, params = torch.arange(5), [*words.parameters(), *last.parameters()]
+    with torch.no_grad():
+        words(ids)
+    home = flat(params)
+    opt = PRESETS["SAM"].make(SGD(params, lr=0.0), rho=0.5, restore=restore)
+    for _ in range(3):
+        take_step(opt, lambda: last(words(ids)).square().sum(), way)
+    # the rows that were shortened above are not lengthened again; all others are where they were
+    assert_near(flat(list(last.parameters())), home[20:], 1e-6)
+    moved = (words.weight.detach().flatten() - home[:20]).norm()
+    assert moved == 0 if restore == "copy" else moved < 3 * 0.5
