@@ -22,7 +22,7 @@ import torch
 
 from vasso.here import Gradient, Here, Memory
 from vasso.parts import Part, Range, Setting
-from vasso.vectors import Vector, norm, share_along
+from vasso.vectors import Vector, length_over, norm, share_along
 
 
 @dataclass(frozen=True)
@@ -265,8 +265,7 @@ class Reuse(Descent):
         rows, a, v = both(u, [x if rho > 0 else None for x, rho in found])  # none in a pause of rho
         if not rows:
             return u
-        length = norm(v)
-        ratio = norm(a) / torch.where(length > 0, length, math.inf)
+        ratio = length_over(a, v)
         for i, x, y in zip(rows, a, v, strict=True):
             u[i] = x + (settings["alpha"][i] * ratio * y).to(x.dtype)
         return u

@@ -243,6 +243,24 @@ def share_along(v: Sequence[Tensor], a: Sequence[Tensor]) -> Tensor:
     return torch.where(peak_a > 0, share, 0.0)
 
 
+def length_over(v: Sequence[Tensor], a: Sequence[Tensor]) -> Tensor:
+    """||v|| / ||a||, a 0-dim tensor, right also where squares under- or overflow.
+
+    Args:
+        v: a vector.
+        a: another of the same shapes.
+
+    Returns:
+        The ratio; 0 if a is 0.
+
+    Example:
+        >>> length_over([torch.tensor([3e30, 4e30])], [torch.tensor([1e30, 0.0])])
+        tensor(5.)
+    """
+    (small_v, peak_v), (small_a, peak_a) = _by_peak(v), _by_peak(a)
+    return torch.where(peak_a > 0, norm(small_v) / norm(small_a) * (peak_v / peak_a), 0.0)
+
+
 def _by_peak(v: Sequence[Tensor]) -> tuple[Vector, Tensor]:
     """v over its largest entry, and the entry: 1 in place of 0, so that 0 stays 0."""
     device, dtype = v[0].device, wide(v)

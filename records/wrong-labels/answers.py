@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from evidence import compared, one_radius, picks
+from evidence import compared, ends, families, one_radius, picks
 
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.comparing import Comparison, OneRadius
@@ -50,7 +50,7 @@ def all_at_one(answered: Answered, table: Table) -> tuple[OneRadius | None, dict
     one = one_radius(answered, table)
     there = {
         name: c
-        for name, cells in table.families().items()
+        for name, cells in families(table).items()
         for c in cells
         if one is not None and c.rho == one.rho and c.n
         if name == "SAM" or name[-3:] in {"0.9", "0.4", "0.2"}
@@ -79,7 +79,7 @@ def _last_against_sam(answered: Answered, table: Table, there: dict[str, Cell]) 
 
 def second_answer(answered: Answered, table: Table) -> Answer:
     """Each at its best radius: does the order survive?"""
-    found = {}
+    found, open_ends = {}, ends(answered, table)
     for name, cell in picks(answered, table).items():
         c = compared(answered, table, "best", cell)
         if c is not None and c.paired is not None:
@@ -87,9 +87,10 @@ def second_answer(answered: Answered, table: Table) -> Answer:
     if not found:
         return NOT_YET
     parts = [
-        f"{name} at ρ = {c.ours.rho:g}: {difference(c)}{_counted(c)}" for name, c in found.items()
+        f"{name} at ρ = {c.ours.rho:g}{end_of(name, open_ends)}: {difference(c)}{_counted(c)}"
+        for name, c in found.items()
     ]
-    return _lead(found), f"Less SAM at its own best ρ, in points: {'; '.join(parts)}."
+    return _lead(found, open_ends), f"Less SAM at its own best ρ, in points: {'; '.join(parts)}."
 
 
 def _counted(c: Comparison) -> str:
@@ -97,15 +98,27 @@ def _counted(c: Comparison) -> str:
     return f" (n = {c.paired.n})" if c.paired is not None and c.paired.n >= LEAST else ""
 
 
-def _lead(found: dict[str, Comparison]) -> str:
-    """Who is ahead and who behind, in a sentence."""
+def end_of(name: str, open_ends: dict[str, str]) -> str:
+    """A word on a radius beyond which a better one may lie."""
+    return f", the {open_ends[name]} tried" if name in open_ends else ""
+
+
+def _lead(found: dict[str, Comparison], open_ends: dict[str, str]) -> str:
+    """Who is ahead and who behind, in a sentence; nobody is behind who may have a better rho."""
     stands: dict[str, list[str]] = {}
     for name, c in found.items():
-        stands.setdefault(c.standing, []).append(name.removeprefix("VaSSO "))
+        stands_at_end = name in open_ends and c.standing in ("behind", "cannot tell")
+        standing = "open" if stands_at_end else c.standing
+        stands.setdefault(standing, []).append(name.removeprefix("VaSSO "))
     if set(stands) == {"no verdict"}:
         return "too few seeds for a verdict"
     ahead = f"yes for {', '.join(stands['ahead'])}" if "ahead" in stands else "no theta is ahead"
-    words = {"behind": "behind", "cannot tell": "not to be told from SAM", "no verdict": "too few"}
+    words = {
+        "behind": "behind",
+        "cannot tell": "not to be told from SAM",
+        "open": "a better rho may lie beyond those tried",
+        "no verdict": "too few",
+    }
     rest = [f"{words[s]}: {', '.join(stands[s])}" for s in words if s in stands]
     return "; ".join([ahead, *rest])
 
@@ -116,7 +129,7 @@ def third_answer(answered: Answered, table: Table) -> Answer:
     if sam is None:
         return NOT_YET
     parts, more_of = [], []
-    for name, cells in table.families().items():
+    for name, cells in families(table).items():
         theirs = {seed: _carried_at(cells, seed, sam) for seed in sam.seeds}
         known = {seed: value for seed, value in theirs.items() if value is not None}
         c = paired(known, sam.values("carried"))
@@ -124,22 +137,23 @@ def third_answer(answered: Answered, table: Table) -> Answer:
             if c.n >= LEAST and c.difference.low > 0:
                 more_of.append(name.removeprefix("VaSSO "))
             more = number(c.difference.value, 2, sign=True)
-            ends = f"{interval(c.difference, 2, sign=True)}, n = {c.n}"
-            parts.append(f"{name} {number(mean(list(known.values())).value, 2)} ({more}, {ends})")
+            span = f"{interval(c.difference, 2, sign=True)}, n = {c.n}"
+            parts.append(f"{name} {number(mean(list(known.values())).value, 2)} ({more}, {span})")
     if not parts:
         return NOT_YET
     lead = f"yes for {', '.join(more_of)}" if more_of else "not to be told yet"
     return lead, (
-        f"SAM at its best ρ carries {told(sam, 'carried', 2)} of its rise over to "
-        f"batches it has not seen. At that rise on the own batch: {'; '.join(parts)}."
+        f"SAM at its best ρ carries {told(sam, 'carried', 2)} of its rise over to batches it has "
+        "not seen, in the first half of the training. At that rise on the own batch, at the same "
+        f"steps: {'; '.join(parts)}."
     )
 
 
 def _carried_at(cells: Sequence[Cell], seed: int, sam: Cell) -> float | None:
     """The share that a method carries where its rise is SAM's, between the radii it has."""
-    pairs = [(cell.values("rise").get(seed), cell.values("carried").get(seed)) for cell in cells]
+    pairs = [(cell.values("own").get(seed), cell.values("carried").get(seed)) for cell in cells]
     known = sorted((x, y) for x, y in pairs if x is not None and y is not None)
-    at = sam.values("rise").get(seed)
+    at = sam.values("own").get(seed)
     if at is None or not known or not known[0][0] <= at <= known[-1][0]:
         return None
     rises, shares = zip(*known, strict=True)
@@ -150,7 +164,7 @@ def fourth_answer(table: Table) -> str:
     """How forgiving is the choice of rho?"""
     widths = {
         name: {seed: w for seed in cells[0].seeds if (w := _width(cells, seed)) is not None}
-        for name, cells in table.families().items()
+        for name, cells in families(table).items()
     }
     sam, parts = widths.get("SAM", {}), []
     for name, found in widths.items():

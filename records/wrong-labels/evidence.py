@@ -36,8 +36,21 @@ def other_levels(found: Findings) -> list[Table]:
 
 
 def picks(answered: Answered, table: Table) -> dict[str, Cell]:
-    """Each method at the radius that validation images choose for it."""
-    return {name: pick.cell for name, pick in answered.picks[_place(answered, table)].items()}
+    """Each method at the radius that validation images choose for it, by falling theta."""
+    chosen = answered.picks[_place(answered, table)]
+    return {name: chosen[name].cell for name in families(table) if name in chosen}
+
+
+def families(table: Table) -> dict[str, list[Cell]]:
+    """Cells that differ in the radius only, SAM first, then by falling theta."""
+    return dict(sorted(table.families().items(), key=lambda item: -theta(item[1][0])))
+
+
+def ends(answered: Answered, table: Table) -> dict[str, str]:
+    """Method -> "smallest", "largest" or "only one", where a better radius may lie beyond."""
+    chosen = answered.picks[_place(answered, table)].items()
+    found = {name: "only one" if p.among < min(2, p.of) else p.at_end for name, p in chosen}
+    return {name: end for name, end in found.items() if end}
 
 
 def one_radius(answered: Answered, table: Table) -> OneRadius | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from answers import (
     all_at_one,
     at_equal_weights,
+    end_of,
     first_answer,
     fourth_answer,
     second_answer,
@@ -26,7 +27,7 @@ from answers import (
     whole,
 )
 from curves import over_radius
-from evidence import STUDIES, Found, compared, other_levels, picks, tables, theta
+from evidence import STUDIES, Found, compared, ends, families, other_levels, picks, tables, theta
 
 from vasso.diagnostics.figures.style import save
 from vasso.lab.methods import PLAIN
@@ -90,8 +91,8 @@ def best_table(answered: Answered, table: Table) -> Iterator[str]:
 
 
 def _at_best(answered: Answered, table: Table, name: str, cell: Cell) -> Iterator[object]:
-    against = compared(answered, table, "best", cell)
-    yield from (name, NOTHING if cell.rho is None else f"{cell.rho:g}", cell.n)
+    against, end = compared(answered, table, "best", cell), end_of(name, ends(answered, table))
+    yield from (name, NOTHING if cell.rho is None else f"{cell.rho:g}{end}", cell.n)
     yield from (told(cell), told(cell, "wrong"))
     yield NOTHING if against is None else difference(against)
     yield from (told(cell, "rise", 3), told(cell, "carried", 2))
@@ -102,7 +103,7 @@ def radius_table(table: Table, of: str = "last", digits: int = 1) -> Iterator[st
     """A number of every method and radius of which there are runs."""
     radii = sorted({cell.rho for cell in table.cells if cell.rho is not None and cell.n})
     lines = []
-    for name, cells in table.families().items():
+    for name, cells in families(table).items():
         by_rho = {cell.rho: cell for cell in cells if cell.n and cell.rho is not None}
         there = (by_rho.get(rho) for rho in radii)
         if by_rho:
@@ -134,7 +135,8 @@ def _in_readme(answered: Answered, table: Table, cell: Cell | None) -> tuple[str
     if cell is None or cell.n < LEAST:
         return "", ""
     c = compared(answered, table, "best", cell)
-    rho = "" if cell.rho is None else f"ρ {cell.rho:g}, "
+    end = end_of(table.name(cell), ends(answered, table))
+    rho = "" if cell.rho is None else f"ρ {cell.rho:g}{end}, "
     return f"{told(cell)} ({rho}n {cell.n})", "" if c is None else difference(c)
 
 
@@ -161,7 +163,8 @@ def _at_one(answered: Answered, table: Table) -> str:
         return "not enough runs yet"
     values = ", ".join(f"{name.removeprefix('VaSSO ')} {told(c)}" for name, c in there.items())
     way = trend(list(there.values())).rstrip(".")
-    return f"at ρ = {one.rho:g}, SAM's best on {one.labels} labels, {values}: {way.lower()}"
+    best = f"SAM's best on {one.labels} labels (n = {one.n})"
+    return f"at ρ = {one.rho:g}, {best}, {values}: {way.lower()}"
 
 
 def main() -> None:

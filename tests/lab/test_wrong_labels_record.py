@@ -1,6 +1,7 @@
 """The record of wrong labels: pages and figures are those of its runs."""
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +45,25 @@ def test_the_result_in_the_readme_is_that_of_the_runs(record: ModuleType, found:
 def test_the_figure_is_made_of_the_runs(record: ModuleType, found: Any, tmp_path: Path) -> None:
     drawn = save(record.over_radius(found), tmp_path / "drawn.svg")
     assert drawn.read_bytes() == (RECORD / "over-radius.svg").read_bytes(), AGAIN
+
+
+def test_nobody_is_behind_whose_best_rho_is_an_end_of_those_tried(
+    record: ModuleType, tmp_path: Path
+) -> None:
+    """Of theta 0.4 the smaller radii are not there yet, so that its best is the smallest."""
+    lines = (RECORDS / "radius" / "runs.jsonl").read_text().splitlines(keepends=True)
+    small = ("theta-0.4", "rho-0.05-", "rho-0.08-", "rho-0.11-", "rho-0.15-")
+    (tmp_path / "radius").mkdir()
+    (tmp_path / "radius" / "runs.jsonl").write_text(
+        "".join(
+            line for line in lines if not (small[0] in line and any(r in line for r in small[1:]))
+        )
+    )
+    ((answered, table),) = record.tables(findings(tmp_path, ["radius"])).values()
+    lead, numbers = record.second_answer(answered, table)
+    assert re.search(r"a better rho may lie beyond those tried: [^;]*θ=0\.4", lead)
+    assert "VaSSO θ=0.4 at ρ = 0.2, the smallest tried: −" in numbers
+    assert "(ρ 0.2, the smallest tried, n 5)" in record.result({"radius": (answered, table)})
 
 
 def test_a_page_without_marks_is_not_written() -> None:

@@ -27,8 +27,26 @@ def rise(trained: Trained) -> float | None:
     return _mean([epoch.get("rise") for epoch in trained.epochs[:1]])
 
 
+def own(trained: Trained) -> float | None:
+    """How far the adversary lifts the loss of its own batch, at the steps somebody has looked at.
+
+    In the first half of the training, as `carried`, so that one can be told at equal values of the
+    other.
+
+    Args:
+        trained: a run.
+
+    Returns:
+        The mean over the epochs; None where nobody has looked.
+    """
+    return _mean([own for _, own in _looks(trained)])
+
+
 def carried(trained: Trained) -> float | None:
     """How much of the rise other batches share: their rise over that of the own batch.
+
+    In the first half of the training: a network that has begun to learn wrong labels by heart has
+    steep walls around each batch, whatever the adversary.
 
     Args:
         trained: a run.
@@ -36,11 +54,17 @@ def carried(trained: Trained) -> float | None:
     Returns:
         The ratio of the sums over the epochs; None where nobody has looked.
     """
-    seen = [epoch["adversary"] for epoch in trained.epochs if epoch.get("adversary")]
+    found = _looks(trained)
+    total = math.fsum(own for _, own in found)
+    return math.fsum(others for others, _ in found) / total if total > 0 else None
+
+
+def _looks(trained: Trained) -> list[tuple[float, float]]:
+    """The rise on other batches and on the own one, of the epochs of the first half."""
+    half = trained.epochs[: (len(trained.epochs) + 1) // 2]
+    seen = [epoch["adversary"] for epoch in half if epoch.get("adversary")]
     pairs = [(_mean(one.get("others", ())), one.get("own")) for one in seen]
-    known = [(other, own) for other, own in pairs if other is not None and own is not None]
-    own = math.fsum(own for _, own in known)
-    return math.fsum(other for other, _ in known) / own if own > 0 else None
+    return [(others, own) for others, own in pairs if others is not None and own is not None]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -116,6 +140,7 @@ ALWAYS: Mapping[str, Of] = {
     "cost": _whole("cost"),
     "seconds": _whole("seconds"),
     "rise": rise,
+    "own": own,
     "carried": carried,
 }
 """What is known of a finished run: accuracies in %, gradient evaluations, seconds, rises."""

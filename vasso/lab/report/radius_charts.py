@@ -99,7 +99,8 @@ def _of_accuracy(table: Table, name: str) -> list[Chart | None]:
             table, "carried", _rho, f"{name}-carried",
             title="How far the adversary carries over to other batches",
             caption="Rise of the loss on other batches over that on the own batch, at the last "
-            "step of each epoch: 1 is an adversary for all, 0 one for its own batch only.",
+            "step of each epoch of the first half: 1 is an adversary for all, 0 one for its own "
+            "batch only.",
             x="radius ρ", y="rise on others / own",
         ),
     ]  # fmt: skip
