@@ -118,6 +118,7 @@ class Footwork(Traveller):
         names = self._names()
         here.settings = {n: [v[row] for row in rows] for n, v in here.settings.items()}
         here.names = [names.get(p) for p in here.w]
+        here.uphill = self._uphill(rows)
         here.x = memory.w = here.w
         self._now.clean = with_gradient
         here.norm.may_look = self.nonfinite != "ignore"
@@ -143,6 +144,12 @@ class Footwork(Traveller):
                     here.w.append(p)
                     rows.append(row)
         return rows
+
+    def _uphill(self, rows: list[int]) -> list[int]:
+        """Which way is up for the base: what it maximizes, its adversary makes small."""
+        ways = [-1 if group.get("maximize") else 1 for group in self.param_groups]
+        against = self.direction.sign < 0  # along the base's own way already
+        return [] if against or min(ways) > 0 else [ways[row] for row in rows]
 
     def _measure_first(self, here: Here) -> None:
         """Ends the step if the gradient at w is not finite, before anything has seen it."""

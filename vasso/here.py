@@ -98,6 +98,8 @@ class Here:
         base_state: parameter -> the base's entries, to read.
         gradient: an extra gradient, ``gradient(at=vector, data="batch" | "full" | closure)``.
         samples: the first samples of the batch, ``samples(how many)``, each a closure.
+        uphill: for each of w 1, or -1 where the base goes up (`maximize=True`) and the adversary
+            therefore down; empty for 1 everywhere.
     """
 
     step: int
@@ -110,6 +112,7 @@ class Here:
     base_state: Callable[[Tensor], Mapping[str, Any]] = field(default=lambda p: {}, repr=False)
     gradient: Callable[..., Gradient] = field(default=_unasked, repr=False)
     samples: Callable[[int], list[Any]] = field(default=_unasked, repr=False)
+    uphill: list[int] = field(default_factory=list)
 
     @property
     def rho(self) -> list[float]:
@@ -160,6 +163,7 @@ class Here:
             self.base_state,
             self.gradient,
             self.samples,
+            [self.uphill[i] for i in rows] if self.uphill else [],
         )
         return some, [d[i] for i in rows]
 
@@ -399,7 +403,8 @@ class Climb:
         """
         up, slope = self.here.where_rho_is_positive(d)
         push, length = self.ball(slope, up)
-        radii = [add * radius for radius in up.rho]
+        ways = up.uphill or [1] * len(up.rho)
+        radii = [add * way * radius for way, radius in zip(ways, up.rho, strict=True)]
         first = not self.away
         if first:
             self._leave_home(up, push, length, radii)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -138,3 +139,31 @@ def test_where_all_that_has_a_gradient_is_scheduled_at_zero_nothing_is_climbed(
     opt = PRESETS[preset].make(SGD(groups, lr=0.5))
     take_step(opt, lambda: 0.5 * x.square().sum(), way)
     assert (x.tolist(), y.tolist()) == ([0.5], [1.0])
+
+
+@each_way
+@pytest.mark.parametrize("restore", ["copy", "recompute"])
+def test_where_the_base_maximizes_the_adversary_makes_small(way: Way, restore: Any) -> None:
+    """x is made small and y large, both from 3 and 4 in a sum of squares: length 5."""
+    x, y = parameter(3.0), parameter(4.0)
+    groups = [{"params": [x]}, {"params": [y], "maximize": True}]
+    opt = PRESETS["SAM"].make(SGD(groups, lr=0.25), rho=0.5, restore=restore)
+    records = records_of(opt)
+    take_step(opt, lambda: (x.square() + y.square()).sum(), way)
+    (epsilon,) = (record.epsilon for record in records)
+    assert_near(torch.cat(epsilon), vector(0.5 * 3 / 5, -0.5 * 4 / 5), 1e-12)
+    assert_near(x.detach(), vector(3.0 - 0.25 * 2 * 3.3), 1e-12)
+    assert_near(y.detach(), vector(4.0 + 0.25 * 2 * 3.6), 1e-12)
+
+
+def test_minus_the_loss_is_the_same_as_maximizing_it() -> None:
+    def run(maximize: bool) -> Tensor:
+        w = parameter(1.0, -2.0, 0.5)
+        base = SGD([w], lr=0.1, momentum=0.9, maximize=maximize)
+        opt = VaSSO(base, rho=0.2, theta=0.4)
+        for t in range(5):
+            loss = partial(lambda t: (w.square() * vector(1.0, 2.0, 3.0 + t)).sum().sin(), t)
+            take_step(opt, loss if maximize else lambda loss=loss: -loss())
+        return w.detach()
+
+    assert_near(run(True), run(False), 1e-12)
