@@ -67,6 +67,7 @@ def test_nonfinite_raise_says_where_and_what_to_do(way: Way, where: Any) -> None
     place = "at w has" if where == 1 else r"at w + epsilon has"
     assert place in str(error)
     assert 'nonfinite="skip"' in str(error)
+    assert ("weights, slope and base are as before" in str(error)) == (where == 1)
 
 
 @pytest.mark.parametrize("where", [1, 2])

@@ -17,6 +17,7 @@ from typing import Literal
 
 import torch
 
+from vasso import checks
 from vasso.parts import Part
 from vasso.vectors import Vector, as_dtypes
 
@@ -87,7 +88,7 @@ class MultiStep(Ascent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one("n", self.n)
+        checks.count("n", self.n)
         if self.stride not in ("rho", "rho/n"):
             raise ValueError(f'stride must be "rho" or "rho/n", got {self.stride!r}')
 
@@ -125,7 +126,7 @@ class FrankWolfe(Ascent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one("K", self.K)
+        checks.count("K", self.K)
 
     @property
     def points(self) -> int:
@@ -141,8 +142,3 @@ class FrankWolfe(Ascent):
         if not self.momentum:
             return new
         return list(torch._foreach_lerp(before, as_dtypes(new, before), 4 / (j + 8) ** (2 / 3)))
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")

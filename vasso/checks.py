@@ -62,6 +62,26 @@ def positive_or_none(name: str, value: float | None) -> None:
         raise ValueError(f"{name} must be above 0 and finite, or None, got {value}")
 
 
+def count(name: str, value: object) -> None:
+    """Raises unless the value is a whole number, at least 1.
+
+    Args:
+        name: the argument.
+        value: what was given for it.
+
+    Raises:
+        ValueError: it is something else.
+
+    Example:
+        >>> count("k", 2.5)
+        Traceback (most recent call last):
+        ...
+        ValueError: k must be a whole number, at least 1, got 2.5
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+
+
 def part(name: str, value: object, kind: type[P]) -> P:
     """The value, if it is a part of this kind.
 
@@ -341,6 +361,24 @@ def local_loop(local: bool, unscaled: bool, accumulate: bool) -> None:
     if local and (unscaled or accumulate):
         name = "unscaled=True" if unscaled else "accumulate=True"
         raise ValueError(f'{name} cannot be used with sync="local": use sync="global"')
+
+
+def accumulable(accumulate: bool, params: Iterable[Tensor]) -> None:
+    """Raises for micro-batches with an adversary each where gradients are in shards.
+
+    Args:
+        accumulate: whether each micro-batch has an adversary.
+        params: the parameters.
+
+    Raises:
+        ValueError: it was asked for.
+    """
+    if accumulate and any(hasattr(p, "device_mesh") for p in params):
+        raise ValueError(
+            "accumulate=True cannot be used with FSDP2, which keeps gradients of its own between "
+            "micro-batches: let one adversary serve the window, with all micro-batches before and "
+            "inside one ascended(), or use DDP"
+        )
 
 
 def no_theta(theta: object, method: str, direction: object) -> None:

@@ -25,6 +25,7 @@ from typing import ClassVar, Literal
 import torch
 from torch.optim import Optimizer
 
+from vasso import checks
 from vasso.here import Gradient, Here, Memory
 from vasso.parts import Part, Range, Setting
 from vasso.vectors import Vector, as_dtypes, full_precision, lerp_
@@ -287,7 +288,7 @@ class Sarah(Direction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one("every", self.every)
+        checks.count("every", self.every)
 
     def __call__(
         self, g: Vector | None, memory: Memory, here: Here, **settings: list[float]
@@ -323,7 +324,7 @@ class Svrg(Direction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one("every", self.every)
+        checks.count("every", self.every)
 
     def __call__(
         self, g: Vector | None, memory: Memory, here: Here, **settings: list[float]
@@ -427,8 +428,3 @@ def _or_zero(v: Gradient, here: Here) -> Vector:
 
 def _or_here(v: Gradient, here: Here) -> Vector:
     return [p.detach() if x is None else x for p, x in zip(here.w, v, strict=True)]
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")

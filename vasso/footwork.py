@@ -311,8 +311,11 @@ class Footwork(Traveller):
 
     def _skip(self, trouble: NonFiniteError) -> None:
         if self.nonfinite == "raise":
+            above = "w + epsilon" in str(trouble)
+            kept = "weights and base" if above else "weights, slope and base"
+            seen = "; the slope has seen the gradient at w" if above else ""
             raise FloatingPointError(
-                f"{trouble}: weights, slope and base are as before. Lower lr or rho, clip, or let "
+                f"{trouble}: {kept} are as before{seen}. Lower lr or rho, clip, or let "
                 'nonfinite="skip" pass over such steps.'
             ) from None
         if self._now.window is None or not self._now.window.failed:

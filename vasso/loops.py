@@ -94,6 +94,7 @@ class CallersLoop(Footwork):
         self._start_anew(scaler)
         checks.unscaled(unscaled, scaler, accumulate)
         checks.local_loop(self.ranks.local, unscaled, accumulate)
+        checks.accumulable(accumulate, self._params())
         self._open_window(accumulate)
         passes = self._one_of_many(share, now.window) if now.window else self._mean_over([share])
         try:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
+from vasso import checks
 from vasso.parts import Part, Range
 from vasso.randomness import mixed
 
@@ -219,7 +220,7 @@ class Chunks(Plan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one("m", self.m)
+        checks.count("m", self.m)
 
     def __call__(self, batch: Any, step: int) -> list[Share]:
         chunks = batch.split(self.m)
@@ -242,7 +243,7 @@ class SubSample(Plan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one("m", self.m)
+        checks.count("m", self.m)
 
     def __call__(self, batch: Any, step: int) -> list[Share]:
         if self.m >= len(batch):
@@ -319,8 +320,3 @@ class _Noted:
         if self.losses is None:
             self.losses = self.batch.losses()
             self.cost = 1.0 + FORWARD
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")

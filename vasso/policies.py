@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from vasso import checks
 from vasso.here import Gradient, Here, Memory
 from vasso.parts import Part, Range, Setting
 from vasso.vectors import norm
@@ -83,7 +84,7 @@ class EveryK(Policy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one("k", self.k)
+        checks.count("k", self.k)
 
     def climb(self, g: Gradient | None, memory: Memory, here: Here) -> bool:
         return here.step % self.k == 0
@@ -137,7 +138,7 @@ class AdaptiveNorm(Policy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one("total", self.total)
+        checks.count("total", self.total)
         Range(least=0, most=1).check("delta", self.delta)
 
     def climb(self, g: Gradient | None, memory: Memory, here: Here) -> bool:
@@ -236,7 +237,7 @@ class RefreshEveryK(Refresh):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_one("k", self.k)
+        checks.count("k", self.k)
 
     def clean(self, memory: Memory, here: Here) -> bool:
         return here.step % self.k == 0
@@ -306,8 +307,3 @@ class RefreshAdaptive(Refresh):
         tau = memory.numbers["tau"]
         memory.numbers["h_norm"] = length
         memory.numbers["tau"] = length if tau < 0 else self.lam * tau + (1 - self.lam) * length
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")

@@ -77,7 +77,8 @@ class Ranks:
             params: all parameters, each rank with gradients of its own.
         """
         found = [p.grad for p in params if p.grad is not None]
-        trouble = torch.tensor(float(not measured(found)[0].isfinite()))
+        finite = bool(measured(found)[0].isfinite())
+        trouble = torch.tensor(float(not finite), device=params[0].device)  # NCCL's own kind
         self._add_up([trouble])
         if trouble.item() > 0:
             for gradient in found:
@@ -101,7 +102,7 @@ class Ranks:
         """
         if not like:
             return []
-        counts = torch.tensor([float(x is not None) for x in vectors])
+        counts = torch.tensor([float(x is not None) for x in vectors], device=like[0].device)
         self._add_up([counts])
         means = list(vectors)
         for i, n in enumerate(counts.tolist()):

@@ -94,6 +94,25 @@ def test_what_is_wrong_is_said_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--batch", "100000"], "100000"),
+        (["--validation", "5000"], "5000"),
+        (["--train-size", "5000"], "5000"),
+        (["--accelerator", "quantum"], "quantum"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_or_the_machine_are_named(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called("train", "--store", str(tmp_path), *words) == cli.WRONG
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
+    assert not list(tmp_path.rglob("*.pt"))
+
+
 def test_a_flag_that_is_not_there_suggests_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("train", "--epoch", "3") == cli.WRONG
     assert "--epochs" in capsys.readouterr().err

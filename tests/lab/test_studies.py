@@ -157,6 +157,13 @@ ONE = 'question = "?"\n[cpu]\n'
         (ONE + "task = { epochs = [1, 0] }\n", "epochs must be at least 1, got 0"),
         (ONE + "[[cpu.grid]]\nmethods = [{ name = 'SAMM' }]\n", "Did you mean 'SAM'?"),
         (ONE + "[[cpu.grid]]\nmethods = [{ name = 'SAM', rho = -1 }]\n", "rho must be at least 0"),
+        (ONE + "[[cpu.grid]]\nmethods = 'SAM'\n", "grid 1, methods must be a list of tables"),
+        (
+            ONE + "grid = 3\n",
+            "mine.toml, cpu, grid must be a list of tables, such as [{...}], got 3",
+        ),
+        (ONE + "task = 3\n", "mine.toml, cpu, task must be a table of settings, got 3"),
+        ('question = "?"\ncpu = 5\n', "mine.toml, cpu must be a table of settings, got 5"),
         (ONE + "[[cpu.grid]]\nmethod = [{ name = 'SAM' }]\n", "Did you mean 'methods'?"),
     ],
 )

@@ -227,6 +227,8 @@ def told(detail: Any) -> str:
     if best is not None:
         words.append(f"best by validation {percent(best['test_accuracy'])} (epoch {best['epoch']})")
     words.append(f"{detail['cost']:.0f} gradients in {detail['seconds']:.0f} s")
+    if detail.get("skipped"):
+        words.append(f"{detail['skipped']} steps skipped: gradients were not finite")
     return ", ".join(words)
 
 

@@ -107,7 +107,8 @@ class Study:
         elif self.measure not in MEASURES:
             raise NotThereYetError(
                 f"the study {self.name!r} asks for a measurement that is not there yet "
-                f"({self.measure}): it can be listed, not run"
+                f"({self.measure}): it can be listed, not run."
+                f"{nearest(self.measure, sorted((*MEASURES, *measures.MEASURES)))}"
             )
 
 
@@ -177,8 +178,12 @@ def read(text: str, name: str, where: str) -> Study:
     )
 
 
-def _scale(name: str, table: Mapping[str, Any], where: str) -> Scale:
+def _scale(name: str, table: Any, where: str) -> Scale:
+    _is_table(table, where)
     _only(table, _SCALE, where)
+    for part in ("task", "method", "measurement"):
+        _is_table(table.get(part, {}), f"{where}, {part}")
+    _are_tables(table.get("grid", [{}]), f"{where}, grid")
     runs: dict[str, Run] = {}
     for number, grid in enumerate(table.get("grid", [{}])):
         _only(grid, {"task", "methods", "seeds"}, f"{where}, grid {number + 1}")
@@ -189,6 +194,8 @@ def _scale(name: str, table: Mapping[str, Any], where: str) -> Scale:
 
 
 def _grid(scale: Mapping[str, Any], grid: Mapping[str, Any], where: str) -> Iterator[Run]:
+    _is_table(grid.get("task", {}), f"{where}, task")
+    _are_tables(grid.get("methods", [{}]), f"{where}, methods")
     tables = expanded({**scale.get("task", {}), **grid.get("task", {})})
     tasks = [Task.of(table, f"{where}, task") for table in tables]
     methods = [
@@ -256,6 +263,16 @@ def changed(runs: Iterable[Run], overrides: Mapping[str, Any]) -> list[Run]:
         pairs = zip(found, takes, strict=True)
         found = [run.changed({name: value}) if taken else run for run, taken in pairs]
     return list({run.id: run for run in found}.values())
+
+
+def _is_table(value: Any, where: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} must be a table of settings, got {value!r}")
+
+
+def _are_tables(value: Any, where: str) -> None:
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise ValueError(f"{where} must be a list of tables, such as [{{...}}], got {value!r}")
 
 
 def _only(table: Mapping[str, Any], known: set[str], where: str) -> None:

@@ -8,8 +8,8 @@ last checkpoint. It goes on and ends with the same weights, bit for bit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import get_num_threads as threads
@@ -22,6 +22,10 @@ from vasso.lab.training import Training
 
 Watch = Callable[[int, int], bool]
 """Is told (completed steps, all steps) after each step; returns False to stop for now."""
+
+
+class CannotBeginError(ValueError):
+    """The settings of a run do not fit its data or this machine; nothing has been trained."""
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error
@@ -41,16 +45,19 @@ def train(run: Run, store: Store, how: How | None = None, watch: Watch | None = 
         The result, as the store keeps it.
 
     Raises:
+        CannotBeginError: the settings do not fit the data or the machine.
         Stopped: the watcher has said so.
     """
     how = how or How()
-    fabric = how.fabric(run.task.precision)
+    with _beginning():
+        fabric = how.fabric(run.task.precision)
     folder = store.folder(run.id)
     with folder.locked() if fabric.is_global_zero else nullcontext():
         fabric.barrier()
         if folder.result is not None:
             return folder.result
-        training = Training(run, how, fabric)
+        with _beginning():
+            training = Training(run, how, fabric)
         book = Book(folder, how, fabric.is_global_zero)
         book.open(training)
         while training.step < training.total:
@@ -64,6 +71,15 @@ def train(run: Run, store: Store, how: How | None = None, watch: Watch | None = 
                 book.save(training)
                 raise Stopped(f"{run.id} stopped after step {training.step}")
         return book.close(training)
+
+
+@contextmanager
+def _beginning() -> Iterator[None]:
+    """What is found wrong inside is a setting's fault."""
+    try:
+        yield
+    except ValueError as trouble:
+        raise CannotBeginError(str(trouble)) from trouble
 
 
 class Book:

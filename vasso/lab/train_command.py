@@ -12,7 +12,7 @@ from vasso.lab.place import Place
 from vasso.lab.runs import Run
 from vasso.lab.store import Store
 from vasso.lab.tasks import prepare_data
-from vasso.lab.usage import usage
+from vasso.lab.usage import UsageError, usage
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,13 @@ def train_here(run: Run, store: Store, how: dict[str, Any]) -> int:
 
     Returns:
         The exit code.
+
+    Raises:
+        UsageError: the settings do not fit the data or this machine.
     """
     from vasso.lab.display import Bars
     from vasso.lab.how import How
-    from vasso.lab.train import train
+    from vasso.lab.train import CannotBeginError, train
 
     with Bars(1) as bars:
         bars.begun(0, run)
@@ -65,7 +68,10 @@ def train_here(run: Run, store: Store, how: dict[str, Any]) -> int:
             bars.at(0, step, total)
             return True
 
-        result = train(run, store, How(**how), watch)
+        try:
+            result = train(run, store, How(**how), watch)
+        except CannotBeginError as trouble:
+            raise UsageError(str(trouble)) from trouble
         bars.ended(0, run, "done", result)
     print(store.folder(run.id).path)
     return 0
