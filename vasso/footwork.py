@@ -159,7 +159,7 @@ class Footwork(Traveller):
         length, value = here.norm.measure(here.g)
         if not math.isfinite(value):
             self.statistics.recover()
-            raise NonFiniteError(f"the gradient at w has norm {value}")
+            raise NonFiniteError(value)
         known = len(now.safe_w) == len(here.w)
         known = known and all(a is b for a, b in zip(now.safe_w, here.w, strict=True))
         here.norm.look = not (known and here.norm.safe)
@@ -261,8 +261,7 @@ class Footwork(Traveller):
         length, value = measured(going_down)
         if not math.isfinite(value):
             self.statistics.recover()
-            where = "w + epsilon" if now.away else "w"
-            raise NonFiniteError(f"the gradient at {where} has norm {value}")
+            raise NonFiniteError(value, above=now.away)
         now.descent_is_safe = is_safe(value, going_down)
         if now.away:
             now.summary = replace(now.summary, h_norm=length)
@@ -311,9 +310,8 @@ class Footwork(Traveller):
 
     def _skip(self, trouble: NonFiniteError) -> None:
         if self.nonfinite == "raise":
-            above = "w + epsilon" in str(trouble)
-            kept = "weights and base" if above else "weights, slope and base"
-            seen = "; the slope has seen the gradient at w" if above else ""
+            kept = "weights and base" if trouble.above else "weights, slope and base"
+            seen = "; the slope has seen the gradient at w" if trouble.above else ""
             raise FloatingPointError(
                 f"{trouble}: {kept} are as before{seen}. Lower lr or rho, clip, or let "
                 'nonfinite="skip" pass over such steps.'

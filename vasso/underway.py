@@ -26,7 +26,16 @@ from vasso.window import Window
 
 
 class NonFiniteError(ArithmeticError):
-    """A gradient is infinite or NaN; ends the step under way."""
+    """A gradient is infinite or NaN; ends the step under way.
+
+    Args:
+        value: the norm of the gradient.
+        above: whether it is the gradient at w + epsilon, so that the slope has seen that at w.
+    """
+
+    def __init__(self, value: float, above: bool = False) -> None:
+        super().__init__(f"the gradient at {'w + epsilon' if above else 'w'} has norm {value}")
+        self.above = above
 
 
 @dataclass
