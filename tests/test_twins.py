@@ -306,22 +306,27 @@ def test_a_scheduler_of_torch_drives_lr_and_through_it_the_radius(method: type, 
 @pytest.mark.parametrize("base", BASES)
 @each_method
 def test_any_base_gets_the_gradient_of_the_twin(method: type, base: str) -> None:
-    """The twin finds u, a base of its own takes the step."""
+    """The twin finds u, a base of its own takes the step; one that maximizes, minus the loss."""
     batches = Batches(some(6))
     x = [w.requires_grad_() for w in batches.weights()]
     found = walk(method(BASES[base](x), rho=0.2), x, batches, steps=25)
 
     x, d = [w.requires_grad_() for w in batches.weights()], {}
     alone, path = BASES[base](x), []
+    way = -1 if alone.param_groups[0].get("maximize") else 1
     group = Group(list(range(len(SHAPES))), lr=0.0, rho=0.2, theta=0.4)
     for t in range(25):
         w = [p.detach().clone() for p in x]
+
+        def gradient(x: list[Tensor], k: int, t: int = t) -> Gradients:
+            return {i: way * g for i, g in batches.gradient(x, t, k).items()}
+
         if method is SAM:
-            u = sam.adversary(w, lambda x, k, t=t: batches.gradient(x, t, k), [group])
+            u = sam.adversary(w, gradient, [group])
         else:
-            u, d = vasso.adversary(w, d, lambda x, k, t=t: batches.gradient(x, t, k), [group])
+            u, d = vasso.adversary(w, d, gradient, [group])
         for i, p in enumerate(x):
-            p.grad = u.get(i)
+            p.grad = way * u[i] if i in u else None
         alone.step()
         path.append(flat(x))
     assert_near(found, torch.stack(path), TOLERANCE, TOLERANCE)

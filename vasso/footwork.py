@@ -310,10 +310,10 @@ class Footwork(Traveller):
 
     def _skip(self, trouble: NonFiniteError) -> None:
         if self.nonfinite == "raise":
+            # of a gradient above the slope may have seen that at w
             kept = "weights and base" if trouble.above else "weights, slope and base"
-            seen = "; the slope has seen the gradient at w" if trouble.above else ""
             raise FloatingPointError(
-                f"{trouble}: {kept} are as before{seen}. Lower lr or rho, clip, or let "
+                f"{trouble}: {kept} are as before. Lower lr or rho, clip, or let "
                 'nonfinite="skip" pass over such steps.'
             ) from None
         if self._now.window is None or not self._now.window.failed:

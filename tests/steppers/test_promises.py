@@ -73,7 +73,7 @@ def test_nonfinite_may_raise_instead(make: Callable[..., Stepper]) -> None:
     opt = make(task, nonfinite="raise")
     train(task, opt, 2)
     before = snapshot(task, opt)
-    with pytest.raises(FloatingPointError, match="weights, slope and base are as before"):
+    with pytest.raises(FloatingPointError, match=r"weights(, slope)? and base are as before"):
         opt.step(spoiled(task, 0))
     assert_unchanged(before, snapshot(task, opt))
 
