@@ -17,7 +17,7 @@ from torch.amp import GradScaler
 from torch.nn.functional import cross_entropy
 
 from tests.problems import BASES, Task, mlp
-from vasso import GSAM, MSAM, SAM, Ema, LookSAM, Samples, SharpnessAware, VaSSO
+from vasso import GSAM, MSAM, SAM, Ema, LookSAM, Samples, SharpnessAware, VaSSO, checks
 from vasso.geometries import KeptMask
 from vasso.plans import Chunks
 
@@ -318,3 +318,13 @@ def test_a_mask_that_is_kept_has_no_mean_over_micro_batches() -> None:
 def some_kept_mask() -> Any:
     (kind,) = [k for k in KeptMask.__subclasses__() if not k.asks_more][:1]
     return kind()
+
+
+def test_an_adversary_for_each_micro_batch_is_refused_where_gradients_are_in_shards() -> None:
+    """A parameter of FSDP2 is known by its mesh."""
+    shard = torch.zeros(2)
+    shard.device_mesh = "of two ranks"
+    with pytest.raises(ValueError, match="accumulate=True cannot be used with FSDP2"):
+        checks.accumulable(True, [torch.zeros(2), shard])
+    checks.accumulable(False, [shard])
+    checks.accumulable(True, [torch.zeros(2)])

@@ -104,7 +104,7 @@ def test_accuracy_logged_as_a_metric_is_that_at_w() -> None:
     assert host.callback_metrics["accuracy"].item() == pytest.approx(module.right / BATCHES / 8)
 
 
-def test_a_logger_used_directly_hears_of_each_batch_once() -> None:
+def test_a_logger_used_directly_hears_of_each_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Direct(Module):
         """Speaks to its logger, and prints."""
 
@@ -114,9 +114,10 @@ def test_a_logger_used_directly_hears_of_each_batch_once() -> None:
             self.print("a batch")
             return loss
 
-    kept, printed = Kept(), []
+    kept = Kept()
+    printed: list[Any] = []
     module = Direct(net(), vasso)
-    module.print = lambda *words: printed.append(words)  # type: ignore[method-assign]
+    monkeypatch.setattr(module, "print", lambda *words: printed.append(words))
     host = trainer(max_epochs=1, logger=kept, log_every_n_steps=100)
     fit(module, host)
     at_w = [loss for above, loss in module.seen if not above]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vasso.lab import cli
+from vasso.lab import cli, display
 from vasso.lab import study as studies
 from vasso.lab.store import FORMAT, Store
 
@@ -258,3 +258,9 @@ def test_what_fabric_does_not_need_is_not_imported() -> None:
     asked += "; import torchmetrics"  # which is there for others
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == ""
+
+
+def test_a_run_that_skipped_steps_says_so() -> None:
+    result = {"last": {"test_accuracy": 10.0}, "best": None, "cost": 20.0, "seconds": 1.0}
+    assert "skipped" not in display.told({**result, "skipped": 0})
+    assert "9 steps skipped: gradients were not finite" in display.told({**result, "skipped": 9})
