@@ -40,6 +40,14 @@ def built(method: str, base: str, **options: Any) -> tuple[nn.Module, SharpnessA
     return model, METHODS[method](FOREIGN[base](model.parameters()), model=model, **options)
 
 
+def loaded(saved: Any, method: str, base: str) -> tuple[nn.Module, SharpnessAware]:
+    """Another such pair, with what `all_of` has saved."""
+    model, opt = built(method, base)
+    model.load_state_dict(saved["model"])
+    opt.load_state_dict(saved["opt"])
+    return model, opt
+
+
 def train(opt: Any, model: nn.Module, steps: range) -> None:
     """Steps on the batches of these numbers."""
     data = batches(steps.stop, torch.float32)

@@ -16,6 +16,7 @@ from tests.checkpoints.task import (
     FOREIGN,
     all_of,
     built,
+    loaded,
     through_a_file,
     train,
     trip_in_the_second_pass,
@@ -31,9 +32,7 @@ def test_a_loaded_checkpoint_goes_on_bit_for_bit(method: str, base: str) -> None
     train(opt, model, range(3))
     saved = through_a_file(all_of(model, opt))
     train(opt, model, range(3, 6))
-    other, fresh = built(method, base)
-    other.load_state_dict(saved["model"])
-    fresh.load_state_dict(saved["opt"])
+    other, fresh = loaded(saved, method, base)
     train(fresh, other, range(3, 6))
     assert_same_tree(all_of(other, fresh), all_of(model, opt))
 
@@ -109,9 +108,7 @@ def test_a_frozen_parameter_keeps_its_state() -> None:
     saved = through_a_file(all_of(model, opt))
     model.inner.weight.requires_grad_(True)
     train(opt, model, range(2, 4))
-    other, fresh = built("VaSSO", "momentum")
-    other.load_state_dict(saved["model"])
-    fresh.load_state_dict(saved["opt"])
+    other, fresh = loaded(saved, "VaSSO", "momentum")
     train(fresh, other, range(2, 4))
     assert_same_tree(all_of(other, fresh), all_of(model, opt))
 

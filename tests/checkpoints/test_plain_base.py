@@ -12,6 +12,7 @@ from tests.checkpoints.task import (
     FOREIGN,
     all_of,
     built,
+    loaded,
     through_a_file,
     train,
     trip_in_the_second_pass,
@@ -31,10 +32,10 @@ def test_our_checkpoint_loads_into_the_plain_base(method: str, base: str) -> Non
     saved = through_a_file(all_of(model, opt))
     plain = opt.unwrap()
     other = net(dtype=torch.float32)
-    loaded = FOREIGN[base](other.parameters())
+    reader = FOREIGN[base](other.parameters())
     other.load_state_dict(saved["model"])
-    loaded.load_state_dict(saved["opt"])
-    for o, m in ((plain, model), (loaded, other)):
+    reader.load_state_dict(saved["opt"])
+    for o, m in ((plain, model), (reader, other)):
         train(o, m, range(3, 6))
     assert_same_tree(other.state_dict(), model.state_dict())
 
@@ -73,12 +74,10 @@ def test_a_checkpoint_of_the_plain_base_loads_into_ours(method: str, base: str) 
     train(plain, model, range(3))
     saved = through_a_file(all_of(model, plain))
     wrapped = METHODS[method](plain, model=model)
-    other, loaded = built(method, base)
-    other.load_state_dict(saved["model"])
-    loaded.load_state_dict(saved["opt"])
-    for o, m in ((wrapped, model), (loaded, other)):
+    other, fresh = loaded(saved, method, base)
+    for o, m in ((wrapped, model), (fresh, other)):
         train(o, m, range(3, 6))
-    assert_same_tree(all_of(other, loaded), all_of(model, wrapped))
+    assert_same_tree(all_of(other, fresh), all_of(model, wrapped))
 
 
 def test_a_base_that_has_loaded_our_checkpoint_can_be_wrapped() -> None:
