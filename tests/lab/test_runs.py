@@ -138,3 +138,18 @@ def test_a_function_of_the_user_that_is_not_there_says_where_was_looked() -> Non
         imported("nowhere:data")
     with pytest.raises(ValueError, match="the module math has no 'sqroot'"):
         imported("math:sqroot")
+
+
+@pytest.mark.parametrize("name", vasso.methods())
+def test_a_method_has_the_name_of_the_catalogue_and_that_of_its_class(name: str) -> None:
+    assert Method.of({"name": name.upper()}).name == name
+    build = vasso.methods()[name].build
+    if isinstance(build, type):
+        other = Method.of({"name": build.__name__}).name
+        assert vasso.methods()[other].build is build
+
+
+def test_the_name_of_a_class_is_the_first_of_its_methods() -> None:
+    assert Method.of({"name": "msam", "rho": 0.3}).name == "Momentum-SAM"
+    assert Method.of({"name": "SAM"}).name == "SAM"
+    assert Method.of({"name": "NoisySAM"}).name == "noisy SAM (relative)"

@@ -106,7 +106,8 @@ class Method:
         """A method from one flat table: `name`, settings of the base and of the method itself.
 
         Args:
-            table: setting -> value; the name of a base, such as "SGD", is that base alone.
+            table: setting -> value; the name of a base, such as "SGD", is that base alone, and that
+                of a class of the library, such as "MSAM", is the method that it is.
             where: where the table comes from, for messages.
 
         Returns:
@@ -117,7 +118,7 @@ class Method:
         for base in BASES:
             if given.casefold() == base.casefold():
                 given, table["base"] = PLAIN, base
-        name = PLAIN if given == PLAIN else name_of("method", given, names())
+        name = PLAIN if given == PLAIN else _catalogued(given)
         known = {field.name for field in fields(Method)} - {"name", "settings"}
         own = {key: value for key, value in table.items() if key not in known}
         _check_names(name, own, known)
@@ -269,6 +270,16 @@ def names() -> list[str]:
         Names of the catalogue.
     """
     return list(vasso.methods())
+
+
+def _catalogued(given: str) -> str:
+    """The name in the catalogue; a class has the first of its names there."""
+    classes = {
+        entry.build.__name__.casefold(): name
+        for name, entry in reversed(vasso.methods().items())
+        if isinstance(entry.build, type)
+    }
+    return name_of("method", classes.get(given.casefold(), given), names())
 
 
 def parameters_of(name: str) -> Mapping[str, inspect.Parameter]:
