@@ -1,13 +1,17 @@
 """The page: one file, sound HTML, every number the statistic, nothing fetched, nothing run."""
 
+import io
 import json
 import re
 import zipfile
+from collections.abc import Iterable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from rich.console import Console, RenderableType
 
 from tests.lab.stores import as_lines, as_store, runs_of, trained
 from vasso.lab import cli
@@ -15,6 +19,7 @@ from vasso.lab import study as studies
 from vasso.lab.report import write_report
 from vasso.lab.report.findings import Findings, findings
 from vasso.lab.report.page import page
+from vasso.lab.report.terminal import told
 from vasso.lab.statistics import mean
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -143,6 +148,27 @@ def test_what_is_missing_and_what_has_no_verdict_is_shown(tmp_path: Path) -> Non
     assert f"{wanted} wanted, 3 finished, {wanted - 3} missing." in text
     assert f"Not finished: {wanted - 3} runs" in text
     assert html.count("badge ahead") == 1  # where words are explained
+
+
+def test_steps_that_were_not_taken_are_shown(tmp_path: Path) -> None:
+    runs = runs_of("radius")[:10]
+    every = [trained(run) for run in runs]
+    store = as_store(tmp_path / "store", every)
+    assert "skipped" not in page(findings(store.root))
+    assert "skipped" not in rendered(told(findings(store.root)))
+    path = store.root / runs[3].id / "result.json"
+    path.write_text(path.read_text().replace('"skipped": 0', '"skipped": 936'))
+    seeds = sum(replace(run, seed=0) == replace(runs[3], seed=0) for run in runs)
+    assert f">{50 / seeds:.1f} % of steps skipped<" in page(findings(store.root))
+    assert f" {50 / seeds:.1f} " in rendered(told(findings(store.root)))
+    assert "skipped steps" in rendered(told(findings(store.root)))
+
+
+def rendered(parts: Iterable[RenderableType]) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in parts:
+        console.print(part)
+    return console.export_text()
 
 
 def test_charts_tell_their_values(found: Findings, text: str) -> None:

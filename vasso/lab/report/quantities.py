@@ -67,6 +67,20 @@ def _looks(trained: Trained) -> list[tuple[float, float]]:
     return [(others, own) for others, own in pairs if others is not None and own is not None]
 
 
+def skipped(trained: Trained) -> float | None:
+    """The share of steps that were not taken, because a gradient was not finite.
+
+    Args:
+        trained: a run.
+
+    Returns:
+        In %; None where no step was asked for.
+    """
+    result = trained.result or {}
+    missed, taken = result.get("skipped", 0), result.get("steps", 0)
+    return 100 * missed / taken if taken else None
+
+
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
@@ -139,11 +153,12 @@ ALWAYS: Mapping[str, Of] = {
     "wrong": _of("last", "wrong_accuracy"),
     "cost": _whole("cost"),
     "seconds": _whole("seconds"),
+    "skipped": skipped,
     "rise": rise,
     "own": own,
     "carried": carried,
 }
-"""What is known of a finished run: accuracies in %, gradient evaluations, seconds, rises."""
+"""What is known of a finished run: accuracies in %, gradients, seconds, steps not taken, rises."""
 NUMBERS: Mapping[str, Of] = {
     **ALWAYS,
     "bleu": _first("bleu", "bleu"),

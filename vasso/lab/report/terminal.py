@@ -74,20 +74,24 @@ def _grid(table: Table, judging: Judging) -> Grid:
     grid.add_column("method", no_wrap=True)
     for title in ("ρ", "n", *(column.title for column in shown), "gradients", "time"):
         grid.add_column(title, justify="right")
+    missed = [cell.estimate("skipped") for cell in table.cells]
+    if any(found is not None and found.value > 0 for found in missed):
+        grid.add_column("skipped steps, %", justify="right")
     for cell in table.cells:
         if cell.n:
-            grid.add_row(escape(table.name(cell)), *_row(cell, shown))
+            grid.add_row(escape(table.name(cell)), *_row(cell, shown)[: len(grid.columns) - 1])
     return grid
 
 
 def _row(cell: Cell, shown: list[Column]) -> list[str]:
-    cost, seconds = cell.estimate("cost"), cell.estimate("seconds")
+    cost, seconds, missed = map(cell.estimate, ("cost", "seconds", "skipped"))
     return [
         "" if cell.rho is None else f"{cell.rho:g}",
         str(cell.n),
         *(_number(cell, column) for column in shown),
         f"{cost.value:,.0f}" if cost else "",
         words.duration(seconds.value) if seconds else "",
+        f"{missed.value:.1f}" if missed else "",
     ]
 
 

@@ -154,6 +154,22 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def missed(percent: float) -> str:
+    """The steps that were not taken.
+
+    Args:
+        percent: their share, above 0.
+
+    Returns:
+        Such as "8.1 % of steps skipped".
+
+    Example:
+        >>> missed(8.13), missed(0.004)
+        ('8.1 % of steps skipped', '< 0.1 % of steps skipped')
+    """
+    return f"{'< 0.1' if percent < 0.1 else f'{percent:.1f}'} % of steps skipped"
+
+
 def runs(count: int, what: str = "run") -> str:
     """A count with its noun.
 
