@@ -44,6 +44,7 @@ bench: $(READY)  ## the cost of a step beyond the base, in reads and writes of t
 	$(BIN)/python benchmarks/overhead.py
 
 report: $(READY)  ## the page and all numbers of records/, from the runs kept there
+	$(BIN)/python records/theory/run.py
 	$(BIN)/python records/noisy-digits/page.py
 	$(BIN)/python records/wrong-labels/page.py
 	$(BIN)/python records/translation/page.py
