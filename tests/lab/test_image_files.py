@@ -192,3 +192,23 @@ def test_tiny_imagenet_has_the_classes_that_wnids_names(tiny: Path) -> None:
     (tiny / "tiny-imagenet-200" / "wnids.txt").unlink()
     with pytest.raises(DataError, match=r"wnids\.txt is missing"):
         load("tiny-imagenet", root=tiny, download=False)
+
+
+def test_twenty_classes_of_tiny_imagenet_are_the_first_by_name(tmp_path: Path) -> None:
+    top = tmp_path / "tiny-imagenet-200"
+    names = [f"n{i:02d}" for i in reversed(range(22))]
+    for name in names:
+        for number in (10, 2):
+            path = top / "train" / name / "images" / f"{name}_{number}.png"
+            picture(path, 4, 4, int(name[1:]) + number)
+        picture(top / "val" / "images" / f"{name}.png", 4, 4, 99)
+    lines = "".join(f"{name}.png\t{name}\t0\t0\t3\t3\n" for name in names)
+    (top / "val" / "val_annotations.txt").write_text(lines)
+    (top / "wnids.txt").write_text("\n".join(names))
+    folder = open_folder("tiny-imagenet-20", root=tmp_path, download=False)
+    assert folder.names == tuple(sorted(names)[:20])
+    assert [path.name for path in folder.train.paths[:3]] == ["n00_2.png", "n00_10.png", "n01_2.png"]
+    assert [path.name for path in folder.test.paths] == [f"{name}.png" for name in folder.names]
+    (top / "wnids.txt").write_text("n00\nn01\n")
+    with pytest.raises(DataError, match="names 2 classes, not twenty"):
+        open_folder("tiny-imagenet-20", root=tmp_path, download=False)

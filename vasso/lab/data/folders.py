@@ -124,22 +124,45 @@ def list_tiny(root: Path) -> Folder:
 
     Returns:
         The files; labels are the positions in `wnids.txt`.
+    """
+    return _tiny("tiny-imagenet", root, _tiny_names(root))
+
+
+def list_tiny_20(root: Path) -> Folder:
+    """The twenty classes of Tiny-ImageNet whose names come first in the alphabet.
+
+    Args:
+        root: where the folder `tiny-imagenet-200` is.
+
+    Returns:
+        The files; labels follow the sorted names.
 
     Raises:
-        DataError: a file of the layout is missing.
+        DataError: there are fewer classes.
     """
+    names = sorted(_tiny_names(root))[:20]
+    if len(names) < 20:
+        raise DataError(f"{root / TINY / 'wnids.txt'} names {len(names)} classes, not twenty")
+    return _tiny("tiny-imagenet-20", root, tuple(names))
+
+
+def _tiny_names(root: Path) -> tuple[str, ...]:
     folder = root / TINY
     for needed in (folder / "wnids.txt", folder / "val" / "val_annotations.txt"):
         if not needed.is_file():
             raise DataError(f"{needed} is missing: delete {folder} and load again to download it")
-    names = tuple((folder / "wnids.txt").read_text().split())
+    return tuple((folder / "wnids.txt").read_text().split())
+
+
+def _tiny(called: str, root: Path, names: tuple[str, ...]) -> Folder:
+    folder = root / TINY
     tests: dict[str, list[Path]] = {name: [] for name in names}
     for line in (folder / "val" / "val_annotations.txt").read_text().splitlines():
         file, name = line.split("\t")[:2]
         if name in tests:
             tests[name].append(folder / "val" / "images" / file)
     return Folder(
-        "tiny-imagenet",
+        called,
         _files(folder / "train", [_images(folder / "train" / name / "images") for name in names]),
         _files(folder / "val", list(tests.values())),
         names,
@@ -152,7 +175,8 @@ def list_tiny(root: Path) -> Folder:
 def _images(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: every class needs its folder")
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in KINDS)
+    paths = (path for path in folder.iterdir() if path.suffix.lower() in KINDS)
+    return sorted(paths, key=lambda path: (len(path.name), path.name))  # 2 before 10
 
 
 def _files(folder: Path, by_class: Sequence[Sequence[Path]]) -> Files:

@@ -7,6 +7,7 @@
 | cifar10, cifar100 | 50,000 + 10,000, 3x32x32, 10 or 100 | download |
 | cifar10n-worse, -aggre, -random1, -random2, -random3 | human labels for training | download |
 | tiny-imagenet | 100,000 + 10,000, 3x64x64, 200 | download |
+| tiny-imagenet-20 | 10,000 + 1,000 of them, the first 20 classes by name | download |
 | imagenet | 1,281,167 + 50,000, 1000; in memory only with `size`, else `open_folder` | by hand |
 """
 
@@ -76,7 +77,7 @@ def open_folder(name: str, *, root: Path | None = None, download: bool = True) -
     """Lists a data set of image files, to be decoded batch by batch.
 
     Args:
-        name: "imagenet" or "tiny-imagenet".
+        name: "imagenet", "tiny-imagenet" or "tiny-imagenet-20".
         root: as in `load`.
         download: as in `load`.
 

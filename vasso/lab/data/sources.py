@@ -57,6 +57,11 @@ def _archive(url: str, holds: str, md5: str) -> tuple[Item, ...]:
     return (Item(holds, Remote(url, url.rpartition("/")[2], f"md5:{md5}")),)
 
 
+_TINY = _archive(
+    "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+    folders.TINY,
+    "90528d7ca1a48142e341f4ef8d21d0de",
+)
 SOURCES = {
     "digits": Source((), read=read_digits),
     "fashion-mnist": Source(
@@ -89,14 +94,8 @@ SOURCES = {
         ),
         read=cifar.read_cifar100,
     ),
-    "tiny-imagenet": Source(
-        _archive(
-            "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-            folders.TINY,
-            "90528d7ca1a48142e341f4ef8d21d0de",
-        ),
-        listing=folders.list_tiny,
-    ),
+    "tiny-imagenet": Source(_TINY, listing=folders.list_tiny),
+    "tiny-imagenet-20": Source(_TINY, listing=folders.list_tiny_20),
     "imagenet": Source((Item(folders.IMAGENET, None),), listing=folders.list_imagenet),
 }
 HUMAN_LABELS = Item(
