@@ -91,6 +91,15 @@ def test_every_study_has_its_line_with_its_command(site: Path) -> None:
         assert (study.shows or "ours") in line
 
 
+def test_a_study_of_which_there_are_runs_has_a_link_to_its_record(site: Path) -> None:
+    page = (site / "reproduction.html").read_text()
+    there = [path.parent.name for path in (ROOT / "records").glob("*/runs.jsonl")]
+    assert {"label-noise", "radius-mlp"} < set(there)
+    for name in there:
+        (line,) = (row for row in page.split("<tr") if f"vasso study {name}</span>" in words(row))
+        assert 'href="records/' in line, name
+
+
 def words(row: str) -> str:
     """A line of the table with the blanks of its command as they were typed."""
     return row.replace('</span> <span class="pre">', " ")

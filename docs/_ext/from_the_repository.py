@@ -50,9 +50,16 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _line(study: Study) -> str:
     runs = (str(len(study.scales[s].runs)) if s in study.scales else "–" for s in ("cpu", "paper"))
-    record = f"[{study.name}](records/{study.name}.md)" if study.name in records() else "–"
-    cells = study.shows or "ours", study.question, _command(study), *runs, record
+    cells = study.shows or "ours", study.question, _command(study), *runs, _record(study)
     return f"| {' | '.join(cells)} |"
+
+
+def _record(study: Study) -> str:
+    """The record of that name, or the first whose page tells to run the study."""
+    told = re.compile(rf"vasso study {re.escape(study.name)}(?![\w-])")
+    pages = {name: (RECORDS / name / "README.md").read_text() for name in records()}
+    found = (name for name, page in pages.items() if name == study.name or told.search(page))
+    return next((f"[{name}](records/{name}.md)" for name in found), "–")
 
 
 def _command(study: Study) -> str:

@@ -32,17 +32,30 @@ def whole(answer: Answer) -> str:
     return f"{lead}. {numbers}".rstrip()
 
 
-def first_answer(answered: Answered, table: Table) -> str:
+def first_answer(answered: Answered, table: Table) -> Answer:
     """One radius for all: does accuracy rise from SAM over theta 0.9, 0.4, 0.2?"""
     one, there = all_at_one(answered, table)
     if one is None:
-        return "there are not enough runs yet to choose one radius."
+        return NOT_YET
     labels = "clean labels" if one.labels == "clean" else "these labels (no clean runs yet)"
     values = "; ".join(f"{name} {told(c)} (n = {c.n})" for name, c in there.items())
-    return (
-        f"at ρ = {one.rho:g}, SAM's best on {labels} (n = {one.n}): {values}. "
-        f"{trend(list(there.values()))} {_last_against_sam(answered, table, there)}"
+    found = {name: compared(answered, table, "one", cell) for name, cell in there.items()}
+    known = {name: c for name, c in found.items() if c is not None and c.paired is not None}
+    order = trend(list(there.values()))
+    lead = "; ".join([_lead(known, {}), order] if known else [order])
+    return lead, (
+        f"At ρ = {one.rho:g}, SAM's best on {labels} (n = {one.n}): {values}. Less SAM's, in "
+        f"points: {_differences(known)}."
     )
+
+
+def _differences(found: dict[str, Comparison]) -> str:
+    """Each with its seeds, and the p-value where there is a verdict."""
+    parts = []
+    for name, c in found.items():
+        holm = f", p after Holm {p_value(c.adjusted)}" if c.standing != "no verdict" else ""
+        parts.append(f"{name} {difference(c)}{_counted(c)}{holm}")
+    return "; ".join(parts)
 
 
 def all_at_one(answered: Answered, table: Table) -> tuple[OneRadius | None, dict[str, Cell]]:
@@ -59,22 +72,14 @@ def all_at_one(answered: Answered, table: Table) -> tuple[OneRadius | None, dict
 
 
 def trend(cells: list[Cell]) -> str:
+    """Whether the means are in the paper's order."""
     found = [cell.estimate("last") for cell in cells]
     means = [estimate.value for estimate in found if estimate is not None]
     if len(means) < 3:
-        return "Some thetas are missing."
+        return "some thetas are missing"
     if means == sorted(means):
-        return "The means rise in the paper's order."
-    return "The means fall." if means == sorted(means, reverse=True) else "There is no one order."
-
-
-def _last_against_sam(answered: Answered, table: Table, there: dict[str, Cell]) -> str:
-    cell = next((c for name, c in there.items() if name.endswith("0.2")), None)
-    c = None if cell is None else compared(answered, table, "one", cell)
-    if c is None or c.paired is None:
-        return ""
-    holm = f", p after Holm {p_value(c.adjusted)}" if c.standing != "no verdict" else ""
-    return f"θ = 0.2 less SAM: {difference(c)}{_counted(c)}{holm}."
+        return "the means rise in the paper's order"
+    return "the means fall" if means == sorted(means, reverse=True) else "the means have no order"
 
 
 def second_answer(answered: Answered, table: Table) -> Answer:

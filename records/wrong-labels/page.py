@@ -12,22 +12,31 @@ by the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from answers import (
-    all_at_one,
+    Answer,
     at_equal_weights,
     end_of,
     first_answer,
     fourth_answer,
     second_answer,
     third_answer,
-    trend,
     whole,
 )
 from curves import over_radius
-from evidence import STUDIES, Found, compared, ends, families, other_levels, picks, tables, theta
+from evidence import (
+    STUDIES,
+    Found,
+    compared,
+    ends,
+    families,
+    one_radius,
+    other_levels,
+    picks,
+    tables,
+)
 
 from vasso.diagnostics.figures.style import save
 from vasso.lab.methods import PLAIN
@@ -56,7 +65,7 @@ def page(found: Found, levels: Sequence[Table] = ()) -> str:
     fields["levels"] = "\n\n".join(map(level, levels))
     for short, name in names.items():
         answered, table = found[name]
-        fields[f"first_{short}"] = first_answer(answered, table)
+        fields[f"first_{short}"] = whole(first_answer(answered, table))
         fields[f"second_{short}"] = whole(second_answer(answered, table))
         fields[f"third_{short}"] = whole(third_answer(answered, table))
         fields[f"fourth_{short}"] = fourth_answer(table)
@@ -115,56 +124,52 @@ def radius_table(table: Table, of: str = "last", digits: int = 1) -> Iterator[st
 
 
 def result(found: Found) -> str:
-    """The block of the project's README: what has seeds enough for a verdict, and the answers."""
-    heads = [head for name in found for head in (STUDIES[name], "less SAM's, points")]
-    chosen = {name: picks(*of) for name, of in found.items()}
-    every = {method: cell for cells in chosen.values() for method, cell in cells.items()}
-    methods = sorted(every, key=lambda method: -theta(every[method]))
-    lines = []
-    for method in methods:
-        pairs = ((of, chosen[name].get(method)) for name, of in found.items())
-        shown = [part for of, cell in pairs for part in _in_readme(*of, cell)]
-        if any(shown):
-            lines.append([method, *shown])
-    told_so = rows(["75 % of the labels wrong", *heads], lines)
-    return "\n".join(["\n", *told_so, "", *_short_answers(found), "\n"])
+    """The block of the project's README: both tasks by both rules, and the answers."""
+    less = "less SAM's, points"
+    heads = ("75 % of the labels wrong", "one ρ for all", less, "each at its best ρ", less)
+    lines = [line for name, of in found.items() for line in _by_both_rules(STUDIES[name], *of)]
+    return "\n".join(["\n", *rows(heads, lines), "", *_short_answers(found), "\n"])
 
 
-def _in_readme(answered: Answered, table: Table, cell: Cell | None) -> tuple[str, str]:
+def _by_both_rules(title: str, answered: Answered, table: Table) -> Iterator[Sequence[str]]:
+    """Methods with seeds enough for a verdict: all at one radius, and each at its best."""
+    one, best = one_radius(answered, table), picks(answered, table)
+    yield f"**{title}**", "" if one is None else f"ρ {one.rho:g}", "", "", ""
+    for name, cells in families(table).items():
+        shared = next((c for c in cells if one is not None and c.rho in (one.rho, None)), None)
+        at_one = _in_readme(answered, table, "one", shared)
+        at_best = _in_readme(answered, table, "best", best.get(name))
+        if any((*at_one, *at_best)):
+            yield name, *at_one, *at_best
+
+
+def _in_readme(answered: Answered, table: Table, kind: str, cell: Cell | None) -> tuple[str, str]:
     """Accuracy with radius and seeds, and the difference; nothing for too few seeds."""
     if cell is None or cell.n < LEAST:
         return "", ""
-    c = compared(answered, table, "best", cell)
+    c = compared(answered, table, kind, cell)
     end = end_of(table.name(cell), ends(answered, table))
-    rho = "" if cell.rho is None else f"ρ {cell.rho:g}{end}, "
+    rho = "" if cell.rho is None or kind == "one" else f"ρ {cell.rho:g}{end}, "
     return f"{told(cell)} ({rho}n {cell.n})", "" if c is None else difference(c)
 
 
 def _short_answers(found: Found) -> Iterator[str]:
-    """The three questions, each in a line."""
+    """The questions, each in a line; then what the answers have cost."""
     names = {name: STUDIES[name].partition(",")[0] for name in found}
-    one = (f"{names[name]} {_at_one(*of)}" for name, of in found.items())
-    yield f"- **One rho for all**, as in the paper: {'; '.join(one)}."
-    best = (f"{names[name]}: {second_answer(*of)[0]}" for name, of in found.items())
-    yield f"- **Each at its best rho**, ahead of SAM? {'. '.join(best)}."
-    rise = (f"{names[name]}: {third_answer(*of)[0]}" for name, of in found.items())
+
+    def each(answer: Callable[[Answered, Table], Answer]) -> str:
+        return " ".join(f"{names[name]}: {answer(*of)[0]}." for name, of in found.items())
+
+    asked = "SAM's best on clean labels, as in the paper: ahead of SAM?"
+    yield f"- **One rho for all**, {asked} {each(first_answer)}"
+    yield f"- **Each at its best rho**: ahead of SAM? {each(second_answer)}"
     asked = "is more of it carried over to batches that the adversary has not seen?"
-    yield f"- **At equal rise on its own batch**, {asked} {'. '.join(rise)}."
-    wide = (f"{names[name]}: {fourth_answer(of[1])}" for name, of in found.items())
-    known = [text for text in wide if "times" in text]
-    if known:
-        asked = "**How wide is the range of good rho?** Asked after seeing the curves"
-        yield f"- {asked}: {' '.join(known)}"
-
-
-def _at_one(answered: Answered, table: Table) -> str:
-    one, there = all_at_one(answered, table)
-    if one is None:
-        return "not enough runs yet"
-    values = ", ".join(f"{name.removeprefix('VaSSO ')} {told(c)}" for name, c in there.items())
-    way = trend(list(there.values())).rstrip(".")
-    best = f"SAM's best on {one.labels} labels (n = {one.n})"
-    return f"at ρ = {one.rho:g}, {best}, {values}: {way.lower()}"
+    yield f"- **At equal rise on its own batch**, {asked} {each(third_answer)}"
+    wide = {names[name]: fourth_answer(of[1]) for name, of in found.items()}
+    if known := " ".join(f"{name}: {text}" for name, text in wide.items() if "times" in text):
+        yield f"- **How wide is the range of good rho?** Asked after seeing the curves. {known}"
+    cells = [cell for _, table in found.values() for cell in table.cells]
+    yield f"- **Cost**: {computing(cells, 'batches of 128')}."
 
 
 def main() -> None:

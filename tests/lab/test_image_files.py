@@ -207,7 +207,11 @@ def test_twenty_classes_of_tiny_imagenet_are_the_first_by_name(tmp_path: Path) -
     (top / "wnids.txt").write_text("\n".join(names))
     folder = open_folder("tiny-imagenet-20", root=tmp_path, download=False)
     assert folder.names == tuple(sorted(names)[:20])
-    assert [path.name for path in folder.train.paths[:3]] == ["n00_2.png", "n00_10.png", "n01_2.png"]
+    assert [path.name for path in folder.train.paths[:3]] == [
+        "n00_2.png",
+        "n00_10.png",
+        "n01_2.png",
+    ]
     assert [path.name for path in folder.test.paths] == [f"{name}.png" for name in folder.names]
     (top / "wnids.txt").write_text("n00\nn01\n")
     with pytest.raises(DataError, match="names 2 classes, not twenty"):
