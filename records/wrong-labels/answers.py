@@ -72,14 +72,17 @@ def all_at_one(answered: Answered, table: Table) -> tuple[OneRadius | None, dict
 
 
 def trend(cells: list[Cell]) -> str:
-    """Whether the means are in the paper's order."""
-    found = [cell.estimate("last") for cell in cells]
-    means = [estimate.value for estimate in found if estimate is not None]
-    if len(means) < 3:
+    """Whether the means over the seeds that all have are in the paper's order."""
+    shared = sorted(set.intersection(*(set(cell.seeds) for cell in cells))) if cells else []
+    if len(cells) < 3 or not shared:
         return "some thetas are missing"
+    values = [cell.values("last") for cell in cells]
+    means = [mean([found[seed] for seed in shared]).value for found in values]
+    which = f"over the {len(shared)} seeds that all have"
     if means == sorted(means):
-        return "the means rise in the paper's order"
-    return "the means fall" if means == sorted(means, reverse=True) else "the means have no order"
+        return f"{which}, the means rise in the paper's order"
+    falls = means == sorted(means, reverse=True)
+    return f"{which}, the means {'fall' if falls else 'have no order'}"
 
 
 def second_answer(answered: Answered, table: Table) -> Answer:
