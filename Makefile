@@ -47,6 +47,7 @@ report: $(READY)  ## the page and all numbers of records/, from the runs kept th
 	$(BIN)/python records/theory/run.py
 	$(BIN)/python records/noisy-digits/page.py
 	$(BIN)/python records/wrong-labels/page.py
+	$(BIN)/python records/once/page.py
 	$(BIN)/python records/translation/page.py
 	$(BIN)/python records/resnet-probe/run.py --show
 	$(BIN)/vasso report records -o report.html

@@ -179,5 +179,5 @@ def measure_all(
         say("there is nothing to show")
         return
     console = Console()
-    console.width = max(console.width, 110)  # a table that is cut off is of no use
+    console.width = max(console.width, 130)  # a table that is cut off is of no use
     console.print(table(settings, rows))
