@@ -7,7 +7,8 @@ from vasso.lab.report.comparing import Comparison, OneRadius
 from vasso.lab.report.findings import Answered, Findings
 from vasso.lab.report.sections import Table
 
-STUDIES = {"radius": "ResNet-8, CIFAR-10", "radius-mlp": "MLP, Fashion-MNIST"}
+RESNET = "ResNet-8, CIFAR-10"
+STUDIES = {"radius": RESNET, "radius-mlp": "MLP, Fashion-MNIST"}
 WRONG = 0.75
 Found = dict[str, tuple[Answered, Table]]
 """Study -> its answers and its table of wrong labels."""
@@ -24,15 +25,21 @@ def tables(found: Findings) -> Found:
     }
 
 
-def other_levels(found: Findings) -> list[Table]:
-    """The ResNet with fewer wrong labels or none, as far as there are runs."""
+def other_levels(found: Findings) -> list[tuple[str, Table]]:
+    """Fewer wrong labels or none, as far as there are runs; model -> table."""
     return [
-        table
-        for answered in found.answered
-        if answered.section.study.name == "label-noise" and answered.section.scale.name == "cpu"
-        for table in answered.section.tables
+        (STUDIES.get(one.section.study.name, RESNET).partition(",")[0], table)
+        for one in found.answered
+        if one.section.scale.name == "cpu"
+        for table in one.section.tables
         if table.task.wrong != WRONG and any(cell.n for cell in table.cells)
     ]
+
+
+def everything(found: Findings) -> list[Cell]:
+    """All cells of the three studies, each once: runs that choose are paid for too."""
+    sections = [one.section for one in found.answered if one.section.scale.name == "cpu"]
+    return list({cell.run.id: cell for section in sections for cell in section.cells}.values())
 
 
 def picks(answered: Answered, table: Table) -> dict[str, Cell]:

@@ -31,6 +31,7 @@ from evidence import (
     Found,
     compared,
     ends,
+    everything,
     families,
     one_radius,
     other_levels,
@@ -41,13 +42,14 @@ from evidence import (
 from vasso.diagnostics.figures.style import save
 from vasso.lab.methods import PLAIN
 from vasso.lab.report.cells import Cell
-from vasso.lab.report.findings import Answered, findings
+from vasso.lab.report.findings import Answered, Findings, findings
 from vasso.lab.report.markdown import NOTHING, computing, difference, page_of, put_into, rows, told
 from vasso.lab.report.sections import Table
 from vasso.lab.statistics import LEAST
 
 HERE = Path(__file__).parent
 RECORDS = HERE.parent
+BASE = "SGD"
 BLOCK = "records/wrong-labels/page.py"
 """The part of the project's README that is written here."""
 
@@ -55,14 +57,11 @@ BLOCK = "records/wrong-labels/page.py"
 # -- the record's page -----------------------------------------------------------------------------
 
 
-def page(found: Found, levels: Sequence[Table] = ()) -> str:
+def page(every: Findings) -> str:
     """The text of README.md: page.md with numbers."""
-    names = {"conv": "radius", "mlp": "radius-mlp"}
-    cells = [cell for _, table in found.values() for cell in table.cells]
-    cells += [cell for table in levels for cell in table.cells]
-    spent = computing(cells, "batches of 128")
-    fields: dict[str, str] = {"computing": spent, "weights": at_equal_weights()}
-    fields["levels"] = "\n\n".join(map(level, levels))
+    names, found = {"conv": "radius", "mlp": "radius-mlp"}, tables(every)
+    fields: dict[str, str] = {"computing": cost(every), "weights": at_equal_weights()}
+    fields["levels"] = "\n\n".join(level(*one) for one in other_levels(every))
     for short, name in names.items():
         answered, table = found[name]
         fields[f"first_{short}"] = whole(first_answer(answered, table))
@@ -77,24 +76,33 @@ def page(found: Found, levels: Sequence[Table] = ()) -> str:
     return page_of(HERE, __doc__, **fields)
 
 
-def level(table: Table) -> str:
-    """Test accuracy with so many wrong labels."""
-    wrong = (
-        f"{100 * table.task.wrong:g} % of the labels wrong" if table.task.wrong else "clean labels"
-    )
+def cost(every: Findings) -> str:
+    """What all of it has cost."""
+    return computing(everything(every), "batches of 128")
+
+
+def level(model: str, table: Table) -> str:
+    """Test accuracy with so many wrong labels; with none, that in validation too, which chooses."""
+    wrong = table.task.wrong
+    labels = f"{100 * wrong:g} % of the labels wrong" if wrong else "clean labels"
     bases = [(table.name(c), told(c), c.n) for c in table.cells if c.rho is None and c.n]
     beside = "".join(f"; {name} {value} (n = {n})" for name, value, n in bases)
     counts = sorted({cell.n for cell in table.cells if cell.n and cell.rho is not None})
     n = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "0"
-    return f"Test accuracy, ResNet-8, {wrong} (n = {n}{beside}):\n\n" + "\n".join(
-        radius_table(table)
-    )
+    shown = [f"Test accuracy, {model}, {labels} (n = {n}{beside}):", *_block(table, "last")]
+    if not wrong:
+        shown += [f"Validation accuracy of the same, {model}:", *_block(table, "validation")]
+    return "\n\n".join(shown)
+
+
+def _block(table: Table, of: str) -> list[str]:
+    return ["\n".join(radius_table(table, of))]
 
 
 def best_table(answered: Answered, table: Table) -> Iterator[str]:
     """Every method at its best radius, and its difference to SAM."""
-    heads = ("method", "ρ", "n", "test accuracy %", "wrong labels learnt %", "less SAM's, points")
-    more = ("rise on its batch", "carried to others", "gradients a step")
+    heads = ("method", "ρ", "n", "test accuracy %", "its best epoch %", "wrong labels learnt %")
+    more = ("less SAM's, points", "rise on its batch", "carried to others", "gradients a step")
     chosen = picks(answered, table).items()
     yield from rows((*heads, *more), (_at_best(answered, table, *pick) for pick in chosen))
 
@@ -102,7 +110,7 @@ def best_table(answered: Answered, table: Table) -> Iterator[str]:
 def _at_best(answered: Answered, table: Table, name: str, cell: Cell) -> Iterator[object]:
     against, end = compared(answered, table, "best", cell), end_of(name, ends(answered, table))
     yield from (name, NOTHING if cell.rho is None else f"{cell.rho:g}{end}", cell.n)
-    yield from (told(cell), told(cell, "wrong"))
+    yield from (told(cell), told(cell, "best"), told(cell, "wrong"))
     yield NOTHING if against is None else difference(against)
     yield from (told(cell, "rise", 3), told(cell, "carried", 2))
     yield 2 if cell.method.name != PLAIN else 1
@@ -123,12 +131,19 @@ def radius_table(table: Table, of: str = "last", digits: int = 1) -> Iterator[st
 # -- the result in the project's README ------------------------------------------------------------
 
 
-def result(found: Found) -> str:
+def result(found: Found, spent: str) -> str:
     """The block of the project's README: both tasks by both rules, and the answers."""
-    less = "less SAM's, points"
+    less = "minus SAM's, points"
     heads = ("75 % of the labels wrong", "one ρ for all", less, "each at its best ρ", less)
     lines = [line for name, of in found.items() for line in _by_both_rules(STUDIES[name], *of)]
-    return "\n".join(["\n", *rows(heads, lines), "", *_short_answers(found), "\n"])
+    return "\n".join([
+        "\n",
+        *rows(heads, lines),
+        "",
+        *_short_answers(found),
+        f"- **Cost**: {spent}.",
+        "\n",
+    ])
 
 
 def _by_both_rules(title: str, answered: Answered, table: Table) -> Iterator[Sequence[str]]:
@@ -154,7 +169,7 @@ def _in_readme(answered: Answered, table: Table, kind: str, cell: Cell | None) -
 
 
 def _short_answers(found: Found) -> Iterator[str]:
-    """The questions, each in a line; then what the answers have cost."""
+    """The questions, each in a line; then what early stopping does."""
     names = {name: STUDIES[name].partition(",")[0] for name in found}
 
     def each(answer: Callable[[Answered, Table], Answer]) -> str:
@@ -168,17 +183,18 @@ def _short_answers(found: Found) -> Iterator[str]:
     wide = {names[name]: fourth_answer(of[1]) for name, of in found.items()}
     if known := " ".join(f"{name}: {text}" for name, text in wide.items() if "times" in text):
         yield f"- **How wide is the range of good rho?** Asked after seeing the curves. {known}"
-    cells = [cell for _, table in found.values() for cell in table.cells]
-    yield f"- **Cost**: {computing(cells, 'batches of 128')}."
+    early = (f"{names[n]} {told(picks(*of)[BASE], 'best')}" for n, of in found.items())
+    asked = "by clean-labelled validation images, the cheaper remedy"
+    yield f"- **Early stopping** {asked}: {BASE} at its best epoch has {', '.join(early)}."
 
 
 def main() -> None:
     every = findings(RECORDS, [*STUDIES, "label-noise"])
     found = tables(every)
     save(over_radius(found), HERE / "over-radius.svg")
-    (HERE / "README.md").write_text(page(found, other_levels(every)))
+    (HERE / "README.md").write_text(page(every))
     readme = RECORDS.parent / "README.md"
-    readme.write_text(put_into(readme.read_text(), BLOCK, result(found)))
+    readme.write_text(put_into(readme.read_text(), BLOCK, result(found, cost(every))))
 
 
 if __name__ == "__main__":

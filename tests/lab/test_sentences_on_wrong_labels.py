@@ -9,6 +9,7 @@ import pytest
 
 from tests.lab.records import RECORDS, ROOT, imported
 from vasso.lab.report.findings import findings
+from vasso.lab.statistics import paired
 
 NUMBERS = {8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve"}
 
@@ -47,6 +48,14 @@ def evidence() -> Callable[[str], Evidence]:
 def sentence(page: str, words: str) -> None:
     """The page has these words, however its lines are broken."""
     assert words in " ".join((ROOT / page).read_text().split()), f"{page} says it no longer"
+
+
+def test_sam_is_ahead_of_sgd_that_is_stopped_early(evidence: Callable[[str], Evidence]) -> None:
+    sentence("README.md", "SAM's gain is large, also over SGD that is stopped early")
+    for study in ("radius", "radius-mlp"):
+        best = evidence(study).best
+        stopped, sam = best["SGD"].values("best"), best["SAM"].values("last")
+        assert paired(sam, stopped).difference.low > 0, study
 
 
 def test_one_rho_is_too_large_for_sam_on_the_resnet(evidence: Callable[[str], Evidence]) -> None:
@@ -102,7 +111,7 @@ def test_how_much_larger_the_best_rho_is(evidence: Callable[[str], Evidence]) ->
 def test_more_is_carried_and_the_range_is_wider(evidence: Callable[[str], Evidence]) -> None:
     sentence(
         "README.md",
-        "less of a friend of other batches; "
+        "other batches feel more of it than of SAM's, whose adversary is often their friend; "
         "on the MLP the range of rho that works is wider with theta 0.4 or less",
     )
     for study in ("radius", "radius-mlp"):

@@ -32,14 +32,16 @@ def found(record: ModuleType, every: Any) -> Any:
     return record.tables(every)
 
 
-def test_the_page_is_made_of_the_runs(record: ModuleType, every: Any, found: Any) -> None:
-    page = record.page(found, record.other_levels(every))
-    assert (RECORD / "README.md").read_text() == page, AGAIN
+def test_the_page_is_made_of_the_runs(record: ModuleType, every: Any) -> None:
+    assert (RECORD / "README.md").read_text() == record.page(every), AGAIN
 
 
-def test_the_result_in_the_readme_is_that_of_the_runs(record: ModuleType, found: Any) -> None:
+def test_the_result_in_the_readme_is_that_of_the_runs(
+    record: ModuleType, every: Any, found: Any
+) -> None:
     readme = (ROOT / "README.md").read_text()
-    assert readme == put_into(readme, record.BLOCK, record.result(found)), AGAIN
+    block = record.result(found, record.cost(every))
+    assert readme == put_into(readme, record.BLOCK, block), AGAIN
 
 
 def test_the_figure_is_made_of_the_runs(record: ModuleType, found: Any, tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ def test_nobody_is_behind_whose_best_rho_is_an_end_of_those_tried(
     lead, numbers = record.second_answer(answered, table)
     assert re.search(r"a better rho may lie beyond those tried: [^;]*θ=0\.4", lead)
     assert "VaSSO θ=0.4 at ρ = 0.2, the smallest tried: −" in numbers
-    told = record.result({"radius": (answered, table)})
+    told = record.result({"radius": (answered, table)}, "")
     assert re.search(r"VaSSO θ=0\.4 .*\(ρ 0\.2, the smallest tried, n \d+\)", told)
 
 

@@ -133,13 +133,25 @@ def _pick(cells: list[Cell], judging: Judging) -> Pick | None:
     if len(cells) == 1 or any(cell.rho is None for cell in cells):
         return Pick(with_runs[0], 1, 1, "") if len(with_runs) == 1 == len(cells) else None
     by_rho = {cell.rho: cell for cell in with_runs if cell.rho is not None}
-    known = {rho: list(cell.values(judging.chooser).values()) for rho, cell in by_rho.items()}
+    known = _by_the_same_seeds({r: c.values(judging.chooser) for r, c in by_rho.items()})
     rho = chosen(known, judging.best)
     if rho is None:
         return None
     full = [r for r, values in known.items() if len(values) >= min(LEAST, len(known[rho]))]
     ends = {min(full): "smallest", max(full): "largest"} if len(full) > 1 else {}
     return Pick(by_rho[rho], len(full), len(cells), ends.get(rho, ""))
+
+
+def _by_the_same_seeds(known: dict[float, dict[int, float]]) -> dict[float, list[float]]:
+    """Of radii with seeds enough, the values of those seeds that all of them have, if enough."""
+    enough = [set(values) for values in known.values() if len(values) >= LEAST]
+    shared = set.intersection(*enough) if enough else set()
+    if len(shared) < LEAST:
+        return {rho: list(values.values()) for rho, values in known.items()}
+    return {
+        rho: [value for seed, value in values.items() if seed in shared or len(values) < LEAST]
+        for rho, values in known.items()
+    }
 
 
 def one_radius(
