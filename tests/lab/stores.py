@@ -124,7 +124,10 @@ def translator(run: Run, *, scored: bool = True, bleu: float = 0.0) -> Trained:
     return Trained(run, "2026-01-01T10:00:00+00:00", CERTIFICATE, tuple(epochs), result, measured)
 
 
-def flattened(run: Run, *, images: int = 2000) -> Trained:
+MEASURED_ON = studies.load("hessian").at("cpu").measurement["images"]
+
+
+def flattened(run: Run, *, images: int = MEASURED_ON) -> Trained:
     """A run with eigenvalues 40 / k for SGD, 30 / k for SAM and 20 / k for VaSSO, about."""
     top = {"SAM": 30.0, "VaSSO": 20.0}.get(run.method.name, 40.0) + luck(run)
     row = {f"lambda{k}": top / k for k in range(1, 6)} | {"lambda1/lambda5": 5.0}
