@@ -276,7 +276,7 @@ def _catalogued(given: str) -> str:
     """The name in the catalogue; a class has the first of its names there."""
     classes = {
         entry.build.__name__.casefold(): name
-        for name, entry in reversed(vasso.methods().items())
+        for name, entry in reversed(list(vasso.methods().items()))
         if isinstance(entry.build, type)
     }
     return name_of("method", classes.get(given.casefold(), given), names())
