@@ -89,14 +89,13 @@ def level(model: str, table: Table) -> str:
     beside = "".join(f"; {name} {value} (n = {n})" for name, value, n in bases)
     counts = sorted({cell.n for cell in table.cells if cell.n and cell.rho is not None})
     n = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "0"
-    shown = [f"Test accuracy, {model}, {labels} (n = {n}{beside}):", *_block(table, "last")]
+    shown = [f"Test accuracy, {model}, {labels} (n = {n}{beside}):", "\n".join(radius_table(table))]
     if not wrong:
-        shown += [f"Validation accuracy of the same, {model}:", *_block(table, "validation")]
+        shown += [
+            f"Validation accuracy of the same, {model}:",
+            "\n".join(radius_table(table, "validation")),
+        ]
     return "\n\n".join(shown)
-
-
-def _block(table: Table, of: str) -> list[str]:
-    return ["\n".join(radius_table(table, of))]
 
 
 def best_table(answered: Answered, table: Table) -> Iterator[str]:
