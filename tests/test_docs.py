@@ -1,10 +1,13 @@
 """All Python code in the documents runs, each document from top to bottom in one namespace."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
+
+from vasso.lab import study as studies
 
 ROOT = Path(__file__).parent.parent
 PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in path.parts]
@@ -32,13 +35,23 @@ def test_readme_and_contributing_have_code() -> None:
     assert blocks(ROOT / "CONTRIBUTING.md")
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_to_files_of_the_repository_lead_somewhere(path: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)[^)]*\)", path.read_text())
-    assert not [target for target in targets if not _source(path.parent / target).exists()]
+def test_the_first_page_tells_of_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "start.md").read_text(), re.MULTILINE)
+    told = [name for row in rows for name in re.findall(r"`(.*?)`", row)]
+    assert sorted(told) == sorted(project["optional-dependencies"])
 
 
-def _source(page: Path) -> Path:
-    """What a page is made of: those of docs/records are made of the records when the site is."""
-    made = page.resolve().parent == ROOT / "docs" / "records" and page.stem != "index"
-    return ROOT / "records" / page.stem / "README.md" if made else page
+def test_the_list_of_records_names_every_one_by_its_title() -> None:
+    index = (ROOT / "docs" / "records" / "index.md").read_text()
+    listed = re.findall(r"^- \[(.*?)\]\(\.\./\.\./(.*?)\)", index, re.MULTILINE)
+    records = sorted((ROOT / "records").glob("*/README.md"))
+    titles = [(path.read_text().splitlines()[0].removeprefix("# "), path) for path in records]
+    assert sorted(listed) == sorted((title, str(path.relative_to(ROOT))) for title, path in titles)
+
+
+def test_the_page_on_translation_tells_how_many_runs_there_are() -> None:
+    runs = (ROOT / "records" / "translation" / "runs.jsonl").read_text().splitlines()
+    asked = studies.load("translation").scales["cpu"].runs
+    page = (ROOT / "docs" / "translation.md").read_text()
+    assert f"{len(runs)} of the {len(asked)} runs of scale `cpu`" in page

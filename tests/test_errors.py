@@ -1,14 +1,17 @@
 """Bad input gets a clear error that names the value and the remedy, and loses nothing."""
 
 import math
+import re
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from vasso import L2, SAM, Ema, SharpnessAware, VaSSO
+import vasso
+from vasso import L2, SAM, SARAHSAM, SVRGSAM, Ema, SAMPa, Samples, SharpnessAware, VaSSO
 from vasso.directions import Direction
 from vasso.geometries import Geometry
 from vasso.parts import Range
@@ -61,6 +64,43 @@ def test_a_setting_that_goes_out_of_range_later_stops_the_step_before_anything_m
     assert torch.equal(w, before)
 
 
+def one_argument(step: int) -> float:
+    return 0.1
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda: SAM(sgd(), rho=one_argument),
+        lambda: SAM(sgd({"params": [weight()], "rho": one_argument})),
+        lambda: SAM(sgd()).add_param_group({"params": [weight()], "rho": one_argument}),
+    ],
+)
+def test_a_schedule_of_other_arguments_is_refused_by_the_name_of_its_setting(act: Any) -> None:
+    told = r"rho must be a number or a schedule \(step, lr\) -> number, got one_argument\(step: "
+    with pytest.raises(TypeError, match=told):
+        act()
+
+
+def test_the_schedule_of_a_part_is_named_too() -> None:
+    with pytest.raises(TypeError, match=r"theta must be .* \(step, lr\) .* got <lambda>\(\)"):
+        VaSSO(sgd(), theta=lambda: 0.4)
+
+
+@pytest.mark.parametrize("rho", [max, lambda *given: 0.1, lambda step, lr, more=0: 0.1])
+def test_whatever_can_be_asked_with_step_and_lr_is_a_schedule(rho: Any) -> None:
+    assert SAM(sgd(), rho=rho).param_groups[0]["rho"] == 0.1
+
+
+def test_what_a_schedule_raises_is_its_own() -> None:
+    def rho(step: int, lr: float) -> float:
+        return math.sqrt("one")  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="must be real number, not str") as error:
+        SAM(sgd(), rho=rho)
+    assert error.traceback[-1].name == "rho"
+
+
 @pytest.mark.parametrize("bad", [-1.0, math.nan])
 def test_a_group_with_a_bad_value_is_not_added(bad: float) -> None:
     opt = SAM(sgd())
@@ -92,6 +132,58 @@ def test_something_else_instead_of_an_optimizer() -> None:
         VaSSO([weight()])
 
 
+def test_the_calls_of_other_implementations() -> None:
+    model = nn.Linear(2, 2)
+    example = r"SAM\(SGD\(model.parameters\(\), lr=0.1\)\)"
+    with pytest.raises(
+        TypeError, match=rf"base must be a torch optimizer, got generator.*{example}"
+    ):
+        SAM(model.parameters(), torch.optim.SGD, rho=0.05, lr=0.1)
+    with pytest.raises(TypeError, match="got generator"):
+        VaSSO(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "told"),
+    [
+        (VaSSO, "rh", "VaSSO has no setting 'rh'. Did you mean 'rho'?"),
+        (VaSSO, "modle", "VaSSO has no setting 'modle'. Did you mean 'model'?"),
+        (SharpnessAware, "directoin", "no setting 'directoin'. Did you mean 'direction'?"),
+        (SAMPa, "lamb", "SAMPa has no setting 'lamb'. Did you mean 'lam'?"),
+        (SAM, "weight_decay", "SAM has no setting 'weight_decay'. There are base, rho, theta, "),
+    ],
+)
+def test_an_unknown_setting_suggests_the_near_one(method: type, name: str, told: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(told)):
+        method(sgd(), **{name: 1.0})
+
+
+def test_a_setting_without_its_name() -> None:
+    with pytest.raises(TypeError, match=r"VaSSO takes its settings by name, got 0.1 without one"):
+        VaSSO(sgd(), 0.1)
+
+
+def test_a_class_of_ones_own_is_called_as_it_likes() -> None:
+    class FromParameters(VaSSO):
+        def __init__(self, params: object, lr: float, radius: float = 0.1) -> None:
+            super().__init__(torch.optim.SGD(params, lr=lr), rho=radius)
+
+    class WithPlaces(SAM):
+        def __init__(self, base: torch.optim.Optimizer, rho: float, **rest: Any) -> None:
+            self.note = rest.pop("note")
+            super().__init__(base, rho=rho, **rest)
+
+    assert FromParameters([weight()], 0.5, radius=0.3).param_groups[0]["rho"] == 0.3
+    assert WithPlaces(sgd(), 0.2, note="mine", restore="recompute").note == "mine"
+
+
+@pytest.mark.parametrize("method", [SAM, SAMPa])
+def test_a_loss_instead_of_a_closure(method: type) -> None:
+    opt = method(sgd())
+    with pytest.raises(TypeError, match=r"step\(\) was given a Tensor: it takes a closure"):
+        opt.step(torch.tensor(1.0))
+
+
 def test_a_base_that_calls_the_closure_itself() -> None:
     with pytest.raises(TypeError, match=r"LBFGS calls the closure itself.*use a base whose step"):
         VaSSO(torch.optim.LBFGS([weight()]))
@@ -104,6 +196,65 @@ def test_a_base_that_is_wrapped_already() -> None:
         VaSSO(base)
     with pytest.raises(ValueError, match=r"base is wrapped by a SAM already: call its unwrap\(\)"):
         VaSSO(opt)
+
+
+@pytest.mark.parametrize("name", ["first_step", "second_step"])
+@pytest.mark.parametrize("opt", [SAM(sgd()), VaSSO(sgd()), SAM])
+def test_the_steps_of_a_pasted_sam_py_are_told_by_their_names_here(opt: Any, name: str) -> None:
+    told = r"neither first_step\(\) nor second_step\(\): call step\(closure\).*opt.ascended\(\).*"
+    with pytest.raises(AttributeError, match=told + r"docs/how-to/coming-from-sam-py.md"):
+        getattr(opt, name)
+    assert (Path(__file__).parent.parent / "docs/how-to/coming-from-sam-py.md").exists()
+    assert not hasattr(opt, name)
+
+
+def test_a_subclass_may_have_such_steps() -> None:
+    class Mine(SAM):
+        def first_step(self) -> str:
+            return "mine"
+
+    opt = SAM(sgd())
+    opt.second_step = lambda: "ours"
+    assert (Mine(sgd()).first_step(), opt.second_step()) == ("mine", "ours")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Vasso", ". Did you mean 'VaSSO'?"),
+        ("FriendlySam", ". Did you mean 'FriendlySAM'?"),
+        ("SAF", ": it is a loss, write vasso.losses.SAF"),
+        ("MESA", ": it is a loss, write vasso.losses.MESA"),
+        ("integrations", ": it is a module, write import vasso.integrations"),
+        ("qqqq", ""),
+        ("__wrapped__", ""),
+    ],
+)
+def test_a_name_that_is_nearly_ours(name: str, told: str, monkeypatch: Any) -> None:
+    monkeypatch.delattr(vasso, name, raising=False)
+    with pytest.raises(AttributeError) as error:
+        getattr(vasso, name)
+    assert str(error.value) == f"module 'vasso' has no attribute {name!r}{told}"
+
+
+@pytest.mark.parametrize("method", [SVRGSAM, SARAHSAM])
+def test_a_source_that_is_none(method: type) -> None:
+    told = r"a vasso.Source, an object whose full\(\) and fresh\(\) return closures .* got 3"
+    with pytest.raises(TypeError, match=told):
+        method(sgd(), data=3)
+
+
+def test_a_loss_around_an_optimizer() -> None:
+    with pytest.raises(TypeError, match=r"MESA is a loss, .* got SGD: loss = MESA\(model\)"):
+        vasso.losses.MESA(sgd())
+
+
+@pytest.mark.parametrize("given", [(), (weight(),), (sgd().zero_grad, len)])
+def test_samples_of_data_alone(given: tuple[Any, ...]) -> None:
+    x = [weight(), weight()] if len(given) < 2 else []
+    told = r"Samples\(opt.zero_grad, losses_of, x, y\), got \((Tensor, Tensor|.*function.*)"
+    with pytest.raises(TypeError, match=told):
+        Samples(*given, *x)
 
 
 def test_use_after_unwrap() -> None:

@@ -91,6 +91,15 @@ def test_every_study_has_its_line_with_its_command(site: Path) -> None:
         assert (study.shows or "ours") in line
 
 
+def test_the_runs_that_are_made_are_counted(site: Path) -> None:
+    page = (site / "reproduction.html").read_text()
+    (line,) = (row for row in page.split("<tr") if "vasso study radius-mlp</span>" in words(row))
+    kept = (ROOT / "records" / "radius-mlp" / "runs.jsonl").read_text().splitlines()
+    wanted = len(studies.load("radius-mlp").at("cpu").runs)
+    cells = re.findall(r"<td>(?:<p>)?(\d+)(?:</p>)?</td>", line)
+    assert cells[:2] == [str(wanted), str(len(kept))]
+
+
 def test_a_study_of_which_there_are_runs_has_a_link_to_its_record(site: Path) -> None:
     page = (site / "reproduction.html").read_text()
     there = [path.parent.name for path in (ROOT / "records").glob("*/runs.jsonl")]
@@ -112,6 +121,17 @@ def test_every_record_has_a_page(site: Path) -> None:
     for name in records:
         assert (site / "records" / f"{name}.html").is_file()
         assert f'href="{name}.html"' in index
+
+
+def test_a_link_to_a_file_that_a_page_shows_leads_to_the_page(site: Path) -> None:
+    page = (site / "concepts" / "radius.html").read_text()
+    (target,) = re.findall(r'href="([^"]*)"><span[^>]*>the record on wrong labels<', page)
+    assert target == "../records/wrong-labels.html"
+
+
+def test_what_stands_in_for_the_table_of_studies_is_not_on_the_site(site: Path) -> None:
+    assert "The table stands here" in (DOCS / "reproduction.md").read_text()
+    assert "The table stands here" not in (site / "reproduction.html").read_text()
 
 
 @pytest.fixture

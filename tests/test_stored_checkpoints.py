@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.data.checkpoints import AFTER, BEFORE, FOLDER, METHODS, flat, go_on, start
-from vasso.guest import FORMAT
+from vasso.origins import FORMAT
 
 FILES = sorted(FOLDER.glob("checkpoint-format-*.pt"))
 

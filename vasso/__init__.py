@@ -1,5 +1,7 @@
 """Sharpness-aware training in PyTorch: wrap the optimizer you have, in one line."""
 
+import typing as _typing
+
 # methods
 from vasso.catalogue import Method as Method
 from vasso.catalogue import methods as methods
@@ -85,5 +87,9 @@ from vasso import schedules as schedules
 # what a step tells
 from vasso.records import StepRecord as StepRecord
 from vasso.records import StepSummary as StepSummary
+
+# names that are nearly ours
+if not _typing.TYPE_CHECKING:  # to a type checker any name would be there
+    from vasso.misnomers import not_there as __getattr__  # noqa: F401 (Python asks it)
 
 __version__ = "0.1.0"

@@ -5,6 +5,8 @@ A method cannot be added without its contract tests: they run over this table.
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,16 +84,49 @@ class Method:
     example: Mapping[str, Any] = field(default_factory=dict)
     alone: Mapping[str, Any] = field(default_factory=lambda: {"rho": 0.0})
 
+    @property
+    def call(self) -> str:
+        """What makes it, as one would write it, with the settings that it cannot do without."""
+        chosen = self.build if isinstance(self.build, partial) else partial(self.build)
+        words = []
+        for x in inspect.signature(chosen.func).parameters.values():
+            if x.kind is x.POSITIONAL_OR_KEYWORD and x.default is x.empty:
+                words.append(x.name)
+            elif x.kind is x.KEYWORD_ONLY and (x.default is x.empty or x.name in self.needs):
+                words.append(f"{x.name}={self.example.get(x.name, x.name)}")
+        words += [f"{key}={value!r}" for key, value in chosen.keywords.items()]
+        return f"{chosen.func.__name__}({', '.join(words)})"
+
+
+class _Table(dict[str, Method]):
+    """Asked for a name that it has not, it tells the nearest: a row's, or the row of a class."""
+
+    def __missing__(self, name: object) -> Method:
+        rows = list(self.items())[::-1]  # of a class the first row counts
+        known = {row.call.partition("(")[0].casefold(): key for key, row in rows}
+        known |= {key.casefold(): key for key in self}
+        near = difflib.get_close_matches(str(name).casefold(), known, n=1)
+        told = (
+            f"Did you mean {known[near[0]]!r}?" if near else "list(vasso.methods()) has them all."
+        )
+        raise KeyError(f"there is no method {name!r}. {told}")
+
 
 def methods() -> Mapping[str, Method]:
     """Every method and variant: name -> what it is, how to build it, what it costs.
 
     Returns:
-        A read-only mapping.
+        A read-only mapping, which tells the nearest name where it is asked for one that it has not.
 
     Example:
         >>> methods()["VaSSO"].equation
         'd = (1 - theta) d + theta g, epsilon = rho d / ||d||, u = h'
+        >>> methods()["reuse, following"].call
+        "ReusedSAM(base, stale='follow')"
+        >>> methods()["vaso"]
+        Traceback (most recent call last):
+        ...
+        KeyError: "there is no method 'vaso'. Did you mean 'VaSSO'?"
         >>> import torch
         >>> base = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
         >>> opt = methods()["VaSSO+GSAM"].build(base, rho=0.1)
@@ -149,7 +184,7 @@ def _fisher_mask(samples: int) -> Cost:
     return lambda t: t.clean + t.climbed + t.refreshed * min(samples, t.batch) / t.batch
 
 
-_METHODS: Mapping[str, Method] = MappingProxyType({
+_TABLE = _Table({
     # the paper's tables
     "SAM": Method(
         "preset",
@@ -649,6 +684,31 @@ _METHODS: Mapping[str, Method] = MappingProxyType({
         vectors="1",
     ),
 })
+_METHODS: Mapping[str, Method] = MappingProxyType(_TABLE)
+
+
+_HEAD = """# Methods
+
+Every method and what makes it. `base` is the optimizer that you have; names are imported from
+`vasso`, but `SAF` and `MESA` from `vasso.losses`, `AveragedModel` from `torch.optim.swa_utils`.
+The settings shown are those that make the method what it is and those without a default: `total`,
+the steps of the training, and `start`, the first step that may climb, are examples. In Python the
+same table is `vasso.methods()`.
+
+In equations g is the gradient at w, h that at w + epsilon, v_perp(a) what of v is orthogonal to a.
+Gradients are per step; vectors are those kept between steps beyond the base's; theta says whether
+variance suppression (`theta=`) applies. What a method may need:
+
+- *batch*: `opt.step(Samples(...))` instead of a closure, because it looks at single samples;
+- *other batch*: `opt.step(closure, ascent_closure=...)`;
+- *source*: an object with `full()` and `fresh()`, which return closures of all data and of a new
+  batch (`vasso.Source`);
+- *momentum*, *SGD*: a base that has it, or is it.
+
+This page is written by `python -m vasso.catalogue > docs/methods.md`.
+
+| method | made by | what | equation | gradients | vectors | theta | needs | source |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def as_markdown() -> str:
@@ -657,20 +717,11 @@ def as_markdown() -> str:
     Returns:
         A table with a row for each method.
     """
-    rows = [
-        "# Methods",
-        "",
-        "Made of `vasso.methods()` by `python -m vasso.catalogue`. g is the gradient at w, h that",
-        "at w + epsilon, v_perp(a) what of v is orthogonal to a. Gradients are per step; vectors",
-        "are those kept between steps beyond the base's; theta says whether variance suppression",
-        "(`theta=`) applies.",
-        "",
-        "| method | what | equation | gradients | vectors | theta | needs | source |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = [_HEAD]
     for name, method in methods().items():
         cells = (
             name if method.kind == "preset" else f"{name} ({method.kind})",
+            f"`{method.call}`",
             method.what,
             f"`{method.equation}`".replace("|", "\\|"),
             method.price,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -104,11 +104,71 @@ def part(name: str, value: object, kind: type[P]) -> P:
     raise TypeError(f"{name} must be a {kind.__name__}, got {told}")
 
 
-def base(value: object) -> None:
+def called(method: type, given: tuple[object, ...], settings: Iterable[str]) -> None:
+    """Raises unless a method was called as ``method(base, name=value, ...)``.
+
+    Args:
+        method: its class.
+        given: what was given without a name; it should be the base.
+        settings: the names of all else.
+
+    Raises:
+        TypeError: it was called in some other way, perhaps as other implementations are.
+
+    Example:
+        >>> from vasso import VaSSO
+        >>> VaSSO(torch.optim.SGD([torch.zeros(1)]), rh=0.1)
+        Traceback (most recent call last):
+        ...
+        TypeError: VaSSO has no setting 'rh'. Did you mean 'rho'?
+    """
+    parameters = _parameters(next(_constructors(method)))
+    if not parameters or parameters[0].name != "base":
+        return  # a class of somebody's own, which knows how it is called
+    if given:
+        base(given[0], method.__name__)
+    if len(given) > 1 and all(p.kind is not p.POSITIONAL_OR_KEYWORD for p in parameters[1:]):
+        raise TypeError(
+            f"{method.__name__} takes its settings by name, got {given[1]!r} without one: "
+            f"for example {method.__name__}(base, rho=0.1)"
+        )
+    known = _settings_of(method)
+    for name in settings:
+        if known and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(known)}."
+            raise TypeError(f"{method.__name__} has no setting {name!r}. {hint}")
+
+
+def _constructors(method: type) -> Iterator[Callable[..., None]]:
+    """Its own, and those that it hands on to."""
+    return (vars(kind)["__init__"] for kind in method.__mro__ if "__init__" in vars(kind))
+
+
+def _parameters(init: Callable[..., None]) -> list[inspect.Parameter]:
+    return list(inspect.signature(init).parameters.values())[1:]
+
+
+def _settings_of(method: type) -> list[str]:
+    """What its constructor takes, with what that hands on; empty if it does not say."""
+    found: list[str] = []
+    for init in _constructors(method):
+        parameters = _parameters(init)
+        rest = [p for p in parameters if p.kind in {p.VAR_KEYWORD, p.VAR_POSITIONAL}]
+        found += [p.name for p in parameters if p not in rest]
+        if not rest:
+            return found
+        if not str(rest[-1].annotation).startswith("Unpack["):
+            return []
+    return []
+
+
+def base(value: object, method: str = "VaSSO") -> None:
     """Raises unless the value is an optimizer that steps without a closure.
 
     Args:
         value: what the user wants wrapped.
+        method: what it is to be wrapped in.
 
     Raises:
         TypeError: it is not an optimizer instance, or one that calls the closure itself.
@@ -116,15 +176,18 @@ def base(value: object) -> None:
     if isinstance(value, type):
         raise TypeError(
             f"base is the class {value.__name__}: pass an instance, for example "
-            f"VaSSO({value.__name__}(model.parameters(), lr=0.1))"
+            f"{method}({value.__name__}(model.parameters(), lr=0.1))"
         )
     if isinstance(value, nn.Module):
         raise TypeError(
             f"base is a model ({type(value).__name__}): pass an optimizer, for example "
-            "VaSSO(SGD(model.parameters(), lr=0.1), model=model)"
+            f"{method}(SGD(model.parameters(), lr=0.1), model=model)"
         )
     if not isinstance(value, Optimizer):
-        raise TypeError(f"base must be a torch optimizer, got {type(value).__name__}")
+        raise TypeError(
+            f"base must be a torch optimizer, got {type(value).__name__}: pass one that has the "
+            f"parameters, for example {method}(SGD(model.parameters(), lr=0.1))"
+        )
     closure = inspect.signature(type(value).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(
@@ -154,6 +217,53 @@ def model(value: nn.Module | None, base: Optimizer) -> None:
             f"model ({type(value).__name__}) has none of the optimizer's parameters: pass the "
             "model whose parameters() the base was made from"
         )
+
+
+def source(value: object) -> None:
+    """Raises unless the value is None or can give the closure of all data.
+
+    Args:
+        value: what was given as `source`, or as `data` of a preset.
+
+    Raises:
+        TypeError: it has no `full()`.
+    """
+    if value is not None and not callable(getattr(value, "full", None)):
+        raise TypeError(
+            f"the source of data has to be a vasso.Source, an object whose full() and fresh() "
+            f"return closures of all data and of a new batch, got {value!r}"
+        )
+
+
+def schedule(name: str, value: Callable[..., object]) -> None:
+    """Raises if a schedule cannot be called with a step and a learning rate.
+
+    Args:
+        name: the setting.
+        value: what was given for it.
+
+    Raises:
+        TypeError: it takes other arguments.
+
+    Example:
+        >>> def falling(step):
+        ...     return 0.1 / (1 + step)
+        >>> schedule("rho", falling)
+        Traceback (most recent call last):
+        ...
+        TypeError: rho must be a number or a schedule (step, lr) -> number, got falling(step)
+    """
+    try:
+        signature = inspect.signature(value)
+    except ValueError:  # some that are written in C do not tell
+        return
+    try:
+        signature.bind(0, 0.1)
+    except TypeError:
+        called = f"{getattr(value, '__name__', value)}{signature}"
+        raise TypeError(
+            f"{name} must be a number or a schedule (step, lr) -> number, got {called}"
+        ) from None
 
 
 def recomputable(geometry: Geometry, ascent: Ascent, base: Optimizer) -> None:
@@ -445,6 +555,23 @@ def climbable(p: Tensor, gradient: Tensor, restore: str) -> None:
             "give its group rho=0"
         )
     _exact_enough(p, restore)
+
+
+def closure(value: object) -> None:
+    """Raises unless the value is None or can be called for a gradient.
+
+    Args:
+        value: what was given to `step`.
+
+    Raises:
+        TypeError: it is something else, perhaps the loss.
+    """
+    if value is not None and not callable(value):
+        raise TypeError(
+            f"step() was given a {type(value).__name__}: it takes a closure, which zeroes the "
+            "gradients, computes the loss, calls backward() and returns the loss. In a loop of "
+            "your own: `with opt.ascended():`, then step() without anything"
+        )
 
 
 def closure_result(loss: object, params: Iterable[Tensor], perturbed: bool) -> None:

@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Mapping, MutableMapping
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,12 +25,20 @@ from torch.optim import Optimizer
 from vasso import checks
 from vasso.checkpoints import PREFIX, Form, StateView, form_of, on_devices, split
 from vasso.here import Memories
+from vasso.origins import FORMAT, METHOD, VERSION, check_base, check_layout, check_origin
 from vasso.parts import Part, Schedule, Setting
-from vasso.settings import COST, SKIPPED, STEP, Declared, Group, current, declare, kept_by
+from vasso.settings import (
+    COST,
+    SKIPPED,
+    STEP,
+    Declared,
+    Group,
+    current,
+    declare,
+    kept_by,
+    scheduled,
+)
 from vasso.vectors import copy_
-
-FORMAT = 1
-METHOD, VERSION = f"{PREFIX}method", f"{PREFIX}format"
 
 _guests: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Guest]] = weakref.WeakKeyDictionary()
 
@@ -59,6 +67,11 @@ class Guest(Optimizer):
     _schedules: list[dict[str, Schedule]]
     _form: Form
 
+    def __new__(cls, *given: Any, **settings: Any) -> Self:
+        """An empty one, if it is called as it should be; copies call it without anything."""
+        checks.called(cls, given, settings)
+        return super().__new__(cls)
+
     def __init__(self, base: Optimizer, rho: Setting, parts: tuple[Part, ...]) -> None:
         checks.base(base)
         host = base if isinstance(base, Guest) else _guests.get(base, lambda: None)()
@@ -69,7 +82,7 @@ class Guest(Optimizer):
         settings = declare(base, rho, parts)
         strip(base, settings)
         for group in base.param_groups:
-            current(settings, group, {})
+            current(settings, group, scheduled(settings, group))
         fields = {"base": base, "parts": parts, "settings": settings}
         self.__setstate__({**fields, "_memories": {}, "_schedules": [], "_form": {}})
         self._adopt_groups()
@@ -101,7 +114,7 @@ class Guest(Optimizer):
         Args:
             param_group: as for any torch optimizer, with `rho` and the like if wanted.
         """
-        current(self.settings, param_group, {})
+        current(self.settings, param_group, scheduled(self.settings, param_group))
         self.base.add_param_group(param_group)
         self._adopt_groups()
 
@@ -126,8 +139,7 @@ class Guest(Optimizer):
         for index, group in enumerate(self.base.param_groups):
             if METHOD in group and index < len(self._schedules):
                 continue
-            given = {s.name: group.get(s.key, s.value) for s in self.settings}
-            schedules = {name: value for name, value in given.items() if callable(value)}
+            schedules = scheduled(self.settings, group)
             values = current(self.settings, group, schedules)
             self._schedules[index : index + 1] = [schedules]
             group.update({s.key: values[s.name] for s in self.settings} | self._stamp())
@@ -258,11 +270,13 @@ class Guest(Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, state_dict)
             state_dict = state_dict if changed is None else changed
+        check_layout(state_dict)
+        groups = self.param_groups
         check_origin(state_dict["param_groups"], self.method)
+        check_base(state_dict["param_groups"], self.base)
         for group in state_dict["param_groups"]:
             current(self.settings, group, {})
         theirs, ours = self._take_apart(state_dict)
-        groups = self.param_groups
         self.base.load_state_dict(theirs)
         self._memories.clear()
         self._memories.update(on_devices(ours))
@@ -352,29 +366,6 @@ class Guest(Optimizer):
         if not had:  # torch adds it to our defaults, which are the base's
             self.base.defaults.pop("differentiable", None)
         _guests[self.base] = weakref.ref(self)
-
-
-def check_origin(groups: list[Group], method: str) -> None:
-    """Raises unless a checkpoint is of this method, or of a plain base, in a format we know.
-
-    Args:
-        groups: the groups of the checkpoint.
-        method: what is to load it.
-
-    Raises:
-        ValueError: it is not.
-    """
-    for group in groups:
-        if group.get(VERSION, FORMAT) not in range(1, FORMAT + 1):
-            raise ValueError(
-                f"the checkpoint has format {group[VERSION]!r}, this version of vasso reads "
-                f"formats 1 to {FORMAT}: upgrade vasso"
-            )
-        if group.get(METHOD, method) != method:
-            raise ValueError(
-                f"the checkpoint is of other parts: it holds {group[METHOD]}, this optimizer is "
-                f"{method}. Build the optimizer with the parts of the checkpoint."
-            )
 
 
 def strip(base: Optimizer, settings: tuple[Declared, ...]) -> None:

@@ -17,6 +17,7 @@ from torch._compile import _disable_dynamo as not_traced  # imports dynamo only 
 from vasso import checks
 from vasso.footwork import Footwork
 from vasso.here import Here, Memory
+from vasso.misnomers import OfSamPy
 from vasso.plans import Chunks, Data, Share
 from vasso.scaling import Scaling
 from vasso.settings import COST, STEP
@@ -29,6 +30,8 @@ Passes: TypeAlias = Generator[Data, None, None]
 
 class CallersLoop(Footwork):
     """The way in for loops that make the passes themselves."""
+
+    first_step = second_step = OfSamPy()
 
     def _mean_over(self, shares: list[Share]) -> Passes:
         """Algorithm 1 over all data of a step."""

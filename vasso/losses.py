@@ -184,6 +184,9 @@ class MESA(nn.Module):
     Attributes:
         average: the averaged model, `torch.optim.swa_utils.AveragedModel`.
 
+    Raises:
+        TypeError: the model is none.
+
     Example:
         >>> model = nn.Linear(3, 2)
         >>> loss = MESA(model, start=0)
@@ -207,6 +210,11 @@ class MESA(nn.Module):
         criterion: Criterion = cross_entropy,
     ) -> None:
         super().__init__()
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"MESA is a loss, it takes the model and no optimizer, got {type(model).__name__}: "
+                "loss = MESA(model), then loss(model(x), y, x, epoch)"
+            )
         self.lam, self.tau = _checked(lam, tau)
         Range(least=0, most=1).check("decay", decay)
         self.start, self.criterion = start, criterion

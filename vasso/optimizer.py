@@ -132,6 +132,7 @@ class SharpnessAware(CallersLoop):
         self.plan = checks.part("plan", plan or Same(), Plan)
         checks.base(base)
         checks.model(model, base)
+        checks.source(source)
         checks.sensible(
             self.direction, self.geometry, self.ascent, self.descent, self.policy, self.plan
         )
@@ -257,6 +258,8 @@ class SharpnessAware(CallersLoop):
         """
         now = self._now
         self._refuse_away("step()")
+        for data in (closure, ascent_closure):
+            checks.closure(data)
         if closure is None or self._is_over(closure):
             checks.scaler_with_closure(scaler)
             return self._step_without_closure()

@@ -72,6 +72,7 @@ class Samples:
         noted: the loss of each sample in the last call, which saves a pass to who wants to know.
 
     Raises:
+        TypeError: one of the functions or all tensors are missing.
         ValueError: the tensors have not all the same number of samples.
 
     Example:
@@ -89,6 +90,12 @@ class Samples:
     ) -> None:
         self.zero_grad, self.losses_of, self.tensors = zero_grad, losses_of, tensors
         self.noted: Tensor | None = None
+        if not (callable(zero_grad) and callable(losses_of) and tensors):
+            given = ", ".join(type(x).__name__ for x in (zero_grad, losses_of, *tensors))
+            raise TypeError(
+                "Samples takes zero_grad, losses_of and tensors, for example "
+                f"Samples(opt.zero_grad, losses_of, x, y), got ({given})"
+            )
         sizes = {len(tensor) for tensor in tensors}
         if len(sizes) != 1 or 0 in sizes:
             raise ValueError(f"tensors of a batch must have one length above 0, got {sizes}")

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from torch.optim import Optimizer
 
+from vasso import checks
 from vasso.checkpoints import PREFIX
 from vasso.parts import Part, Range, Schedule, Setting
 
@@ -64,6 +65,23 @@ def declare(base: Optimizer, rho: Setting, parts: tuple[Part, ...]) -> tuple[Dec
         Declared(name, PREFIX + name if name in base.defaults else name, value, allowed)
         for name, (value, allowed) in found.items()
     )
+
+
+def scheduled(settings: tuple[Declared, ...], group: Group) -> dict[str, Schedule]:
+    """The settings of a new group that are schedules, if they can be asked.
+
+    Args:
+        settings: what the method declares.
+        group: the group; what it does not have is the constructor's.
+
+    Returns:
+        Name -> schedule.
+    """
+    given = {s.name: group.get(s.key, s.value) for s in settings}
+    found = {name: value for name, value in given.items() if callable(value)}
+    for name, value in found.items():
+        checks.schedule(name, value)
+    return found
 
 
 def current(

@@ -1,17 +1,23 @@
 """Which pages are made of files that live elsewhere? Studies and records, at each build anew.
 
-Nothing of it is kept in docs/, so none of it can go out of step.
+Nothing of it is kept in docs/, so none of it can go out of step. Pages link to such files where
+they lie in the repository, so that one can read there too; on the site such a link leads to the
+page.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
 
 from vasso.lab import study as studies
 from vasso.lab.study import Study
@@ -19,7 +25,7 @@ from vasso.lab.tasks import NotThereYetError
 
 DOCS = Path(__file__).parent.parent
 RECORDS = DOCS.parent / "records"
-HEAD = "| of the paper | what is asked | command | runs, cpu | runs, paper | record |"
+HEAD = "| of the paper | what is asked | command | runs, cpu | made | runs, paper | record |"
 
 
 def records() -> list[str]:
@@ -39,7 +45,7 @@ def reproduction() -> list[str]:
     """
     found = [studies.load(name) for name in studies.names()]
     found.sort(key=lambda study: (not study.shows, _natural(study.shows), study.name))
-    return [HEAD, "|---|---|---|---|---|---|", *map(_line, found)]
+    return [HEAD, "|---" * HEAD.count(" | ") + "|---|", *map(_line, found)]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -49,9 +55,22 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def _line(study: Study) -> str:
-    runs = (str(len(study.scales[s].runs)) if s in study.scales else "–" for s in ("cpu", "paper"))
-    cells = study.shows or "ours", study.question, _command(study), *runs, _record(study)
+    asked = {name: {run.id for run in scale.runs} for name, scale in study.scales.items()}
+    cpu, paper = (str(len(asked[s])) if s in asked else "–" for s in ("cpu", "paper"))
+    made = str(len(asked.get("cpu", set()) & kept())) if study.scales["cpu"].runs else "–"
+    cells = study.shows or "ours", study.question, _command(study), cpu, made, paper, _record(study)
     return f"| {' | '.join(cells)} |"
+
+
+@cache
+def kept() -> set[str]:
+    """The runs of all records.
+
+    Returns:
+        Their ids.
+    """
+    files = RECORDS.glob("*/runs.jsonl")
+    return {json.loads(line)["id"] for file in files for line in file.read_text().splitlines()}
 
 
 def _record(study: Study) -> str:
@@ -78,7 +97,9 @@ def _is_there(study: Study, scale: str) -> bool:
 
 
 class Reproduction(Directive):
-    """Puts the table where it is asked for."""
+    """Puts the table where it is asked for; its content is for readers of the plain Markdown."""
+
+    has_content = True
 
     def run(self) -> list[nodes.Node]:
         """What docutils calls.
@@ -90,6 +111,38 @@ class Reproduction(Directive):
         place = nodes.container(classes=["studies"])
         self.state.nested_parse(StringList(reproduction(), "the studies"), 0, place)
         return [place]
+
+
+@cache
+def shown() -> dict[Path, str]:
+    """Which page shows a file that lives elsewhere?
+
+    Returns:
+        The file that a page includes -> the name of the page.
+    """
+    pages = {page: page.read_text() for page in DOCS.rglob("*.md") if "_build" not in page.parts}
+    return {
+        (page.parent / file).resolve(): page.relative_to(DOCS).with_suffix("").as_posix()
+        for page, text in pages.items()
+        for file in re.findall(r"^```\{include\} (\S+)", text, flags=re.MULTILINE)
+    }
+
+
+class ToPages(SphinxTransform):
+    """Turns a link to a file that a page shows into a link to that page."""
+
+    default_priority = 500  # while a page is read
+
+    def apply(self, **kwargs: Any) -> None:
+        """What sphinx calls.
+
+        Args:
+            **kwargs: nothing.
+        """
+        for link in self.document.findall(addnodes.pending_xref):
+            if link.get("refdomain") == "doc":  # of a file outside docs/ it is the whole path
+                file = (DOCS / f"{link['reftarget']}.md").resolve()
+                link["reftarget"] = shown().get(file, link["reftarget"])
 
 
 def write_records(app: Any) -> None:
@@ -121,4 +174,5 @@ def setup(app: Any) -> dict[str, bool]:
     """
     app.connect("builder-inited", write_records)
     app.add_directive("reproduction", Reproduction)
+    app.add_transform(ToPages)
     return {"parallel_read_safe": True}

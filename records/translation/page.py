@@ -128,7 +128,7 @@ def _answer(one: Answered, cell: Cell) -> str:
 
 def _compared(one: Answered, cell: Cell, headline: Headline) -> Comparison | None:
     """Against SAM; SAM itself against AdamW."""
-    return next((c for c in one.by(headline) if c.ours is cell and c.kind != "one"), None)
+    return next((c for c in one.by(headline) if c.ours is cell), None)
 
 
 def _published(c: Comparison) -> str:
@@ -244,7 +244,7 @@ def _short(one: Answered, name: str, cell: Cell) -> Iterator[object]:
 
 def _stand(one: Answered) -> str:
     """Who is ahead of SAM, who behind, after Holm."""
-    found = [c for c in one.by(BLEU) if c.kind == "best"]
+    found = [c for c in one.by(BLEU) if c.kind != "base"]
     parts = []
     for standing, words in (("ahead", "Ahead of SAM by BLEU, after Holm"), ("behind", "behind")):
         names = [c.table.name(c.ours) for c in found if c.standing == standing]

@@ -41,7 +41,7 @@ def first_answer(answered: Answered, table: Table) -> Answer:
     values = "; ".join(f"{name} {told(c)} (n = {c.n})" for name, c in there.items())
     found = {name: compared(answered, table, "one", cell) for name, cell in there.items()}
     known = {name: c for name, c in found.items() if c is not None and c.paired is not None}
-    order = trend(list(there.values()))
+    order = trend(there)
     lead = "; ".join([_lead(known, {}), order] if known else [order])
     return lead, (
         f"At ρ = {one.rho:g}, SAM's best on {labels} (n = {one.n}): {values}. Less SAM's, in "
@@ -59,30 +59,29 @@ def _differences(found: dict[str, Comparison]) -> str:
 
 
 def all_at_one(answered: Answered, table: Table) -> tuple[OneRadius | None, dict[str, Cell]]:
-    """The one radius, and the methods of the paper's Table 6 at it."""
+    """The one radius, and the methods at it, SAM first."""
     one = one_radius(answered, table)
     there = {
         name: c
         for name, cells in families(table).items()
         for c in cells
         if one is not None and c.rho == one.rho and c.n
-        if name == "SAM" or name[-3:] in {"0.9", "0.4", "0.2"}
     }
     return one, there
 
 
-def trend(cells: list[Cell]) -> str:
-    """Whether the means over the seeds that all have are in the paper's order."""
-    shared = sorted(set.intersection(*(set(cell.seeds) for cell in cells))) if cells else []
-    if len(cells) < 3 or not shared:
+def trend(there: dict[str, Cell]) -> str:
+    """The methods in the order of their means over the seeds that all have."""
+    seeds = [set(cell.seeds) for cell in there.values()]
+    shared = sorted(set.intersection(*seeds)) if seeds else []
+    if len(there) < 3 or not shared:
         return "some thetas are missing"
-    values = [cell.values("last") for cell in cells]
-    means = [mean([found[seed] for seed in shared]).value for found in values]
-    which = f"over the {len(shared)} seeds that all have"
-    if means == sorted(means):
-        return f"{which}, the means rise in the paper's order"
-    falls = means == sorted(means, reverse=True)
-    return f"{which}, the means {'fall' if falls else 'have no order'}"
+    values = {name: cell.values("last") for name, cell in there.items()}
+    means = {name: mean([v[seed] for seed in shared]).value for name, v in values.items()}
+    rising = sorted(means, key=lambda name: means[name])
+    told = " < ".join(name.removeprefix("VaSSO ") for name in rising)
+    paper = ", the paper's order" if rising == list(there) else ""
+    return f"in order of their means over the {len(shared)} seeds that all have: {told}{paper}"
 
 
 def second_answer(answered: Answered, table: Table) -> Answer:

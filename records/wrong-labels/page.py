@@ -38,10 +38,12 @@ from evidence import (
     picks,
     tables,
 )
+from levels import by_level
 
 from vasso.diagnostics.figures.style import save
 from vasso.lab.methods import PLAIN
 from vasso.lab.report.cells import Cell
+from vasso.lab.report.comparing import OneRadius
 from vasso.lab.report.findings import Answered, Findings, findings
 from vasso.lab.report.markdown import NOTHING, computing, difference, page_of, put_into, rows, told
 from vasso.lab.report.sections import Table
@@ -50,8 +52,8 @@ from vasso.lab.statistics import LEAST
 HERE = Path(__file__).parent
 RECORDS = HERE.parent
 BASE = "SGD"
-BLOCK = "records/wrong-labels/page.py"
-"""The part of the project's README that is written here."""
+FIRST, ALL = "records/wrong-labels/page.py, first", "records/wrong-labels/page.py, all"
+"""The parts of the project's README that are written here."""
 
 
 # -- the record's page -----------------------------------------------------------------------------
@@ -61,6 +63,7 @@ def page(every: Findings) -> str:
     """The text of README.md: page.md with numbers."""
     names, found = {"conv": "radius", "mlp": "radius-mlp"}, tables(every)
     fields: dict[str, str] = {"computing": cost(every), "weights": at_equal_weights()}
+    fields["by_level"] = "\n".join(by_level(every))
     fields["levels"] = "\n\n".join(level(*one) for one in other_levels(every))
     for short, name in names.items():
         answered, table = found[name]
@@ -127,34 +130,63 @@ def radius_table(table: Table, of: str = "last", digits: int = 1) -> Iterator[st
     yield from rows(["ρ", *(f"{rho:g}" for rho in radii)], lines)
 
 
-# -- the result in the project's README ------------------------------------------------------------
+# -- the results in the project's README -----------------------------------------------------------
 
 
-def result(found: Found, spent: str) -> str:
-    """The block of the project's README: both tasks by both rules, and the answers."""
+def in_readme(text: str, every: Findings) -> str:
+    """The project's README with its two blocks."""
+    found = tables(every)
+    text = put_into(text, FIRST, first_result(*found["radius"]))
+    return put_into(text, ALL, result(found, by_level(every), cost(every)))
+
+
+def first_result(answered: Answered, table: Table) -> str:
+    """One network by both rules: who stands where against SAM."""
+    one, best = one_radius(answered, table), picks(answered, table)
+    shared = "one ρ for all" if one is None else f"all at ρ {one.rho:g}, SAM's best on clean labels"
+    heads = (f"test accuracy %, {STUDIES['radius']}", shared, "each at its own best ρ")
+    lines = [
+        (name, _against(answered, table, "one", cell), _against(answered, table, "best", own))
+        for name, cell, own in _cells(table, one, best)
+    ]
+    return "\n".join(["\n", *rows(heads, lines), "\n"])
+
+
+def _against(answered: Answered, table: Table, kind: str, cell: Cell | None) -> str:
+    value, _ = _in_readme(answered, table, kind, cell)
+    c = None if cell is None else compared(answered, table, kind, cell)
+    stands = {"ahead": "ahead of SAM", "behind": "behind SAM"}
+    return f"{value}{'' if c is None else f', {stands.get(c.standing, c.standing)}'}"
+
+
+def result(found: Found, levels: Sequence[str], spent: str) -> str:
+    """Both tasks by both rules, fewer wrong labels, and the answers."""
     less = "minus SAM's, points"
     heads = ("75 % of the labels wrong", "one ρ for all", less, "each at its best ρ", less)
     lines = [line for name, of in found.items() for line in _by_both_rules(STUDIES[name], *of)]
-    return "\n".join([
-        "\n",
-        *rows(heads, lines),
-        "",
-        *_short_answers(found),
-        f"- **Cost**: {spent}.",
-        "\n",
-    ])
+    asked = f"More or fewer wrong labels, {STUDIES['radius']}:"
+    answers = [*_short_answers(found), f"- **Cost**: {spent}."]
+    return "\n".join(["\n", *rows(heads, lines), "", asked, "", *levels, "", *answers, "\n"])
 
 
 def _by_both_rules(title: str, answered: Answered, table: Table) -> Iterator[Sequence[str]]:
     """Methods with seeds enough for a verdict: all at one radius, and each at its best."""
     one, best = one_radius(answered, table), picks(answered, table)
     yield f"**{title}**", "" if one is None else f"ρ {one.rho:g}", "", "", ""
-    for name, cells in families(table).items():
-        shared = next((c for c in cells if one is not None and c.rho in (one.rho, None)), None)
+    for name, shared, own in _cells(table, one, best):
         at_one = _in_readme(answered, table, "one", shared)
-        at_best = _in_readme(answered, table, "best", best.get(name))
+        at_best = _in_readme(answered, table, "best", own)
         if any((*at_one, *at_best)):
             yield name, *at_one, *at_best
+
+
+def _cells(
+    table: Table, one: OneRadius | None, best: dict[str, Cell]
+) -> Iterator[tuple[str, Cell | None, Cell | None]]:
+    """Every method at the one radius and at its best; the base has none and is in both."""
+    for name, cells in families(table).items():
+        at_one = (c for c in cells if one is not None and c.rho in (one.rho, None))
+        yield name, next(at_one, None), best.get(name)
 
 
 def _in_readme(answered: Answered, table: Table, kind: str, cell: Cell | None) -> tuple[str, str]:
@@ -189,11 +221,10 @@ def _short_answers(found: Found) -> Iterator[str]:
 
 def main() -> None:
     every = findings(RECORDS, [*STUDIES, "label-noise"])
-    found = tables(every)
-    save(over_radius(found), HERE / "over-radius.svg")
+    save(over_radius(tables(every)), HERE / "over-radius.svg")
     (HERE / "README.md").write_text(page(every))
     readme = RECORDS.parent / "README.md"
-    readme.write_text(put_into(readme.read_text(), BLOCK, result(found, cost(every))))
+    readme.write_text(in_readme(readme.read_text(), every))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tests import faults
 from tests.checkpoints.task import FOREIGN, all_of, built, through_a_file, train
 from tests.faults import METHODS, assert_same_tree, batches, net
 from vasso import L2, SAM, Ema, SharpnessAware, VaSSO
+from vasso.origins import ADDED
 
 
 def refused(opt: SharpnessAware, model: nn.Module, saved: Any, message: str) -> None:
@@ -45,6 +46,62 @@ def test_the_start_of_a_slope_is_a_part_too() -> None:
     train(opt, model, range(1))
     other, ours = built("VaSSO", "AdamW")
     refused(ours, other, opt.state_dict(), "init='zero'.*init='first'")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "lacks"),
+    [
+        ("momentum", "Adam", "no betas, eps, which Adam needs, but dampening, momentum, nesterov"),
+        ("Adam", "momentum", "no dampening, momentum, which SGD needs, but amsgrad, betas, "),
+        ("Adadelta", "AdamW", "no betas, which AdamW needs"),
+        ("RAdam", "NAdam", "no momentum_decay, which NAdam needs"),
+        ("RMSprop", "Adagrad", "no initial_accumulator_value, lr_decay, which Adagrad needs, but "),
+    ],
+)
+def test_a_checkpoint_of_another_base_is_refused(theirs: str, ours: str, lacks: str) -> None:
+    model, opt = built("VaSSO", ours)
+    train(opt, model, range(1))
+    other, wrapped = built("VaSSO", theirs)
+    train(wrapped, other, range(1))
+    refused(opt, model, wrapped.state_dict(), f"of another base: its groups have {lacks}")
+    refused(opt, model, wrapped.unwrap().state_dict(), f"of another base: its groups have {lacks}")
+
+
+@pytest.mark.parametrize("base", FOREIGN)
+def test_a_checkpoint_of_an_older_torch_with_keys_of_others_is_not_refused(base: str) -> None:
+    model, opt = built("VaSSO", base)
+    train(opt, model, range(2))
+    saved = through_a_file(opt.state_dict())
+    for group in saved["param_groups"]:
+        group.update(initial_lr=0.1, lr_scale=0.5)
+        for key in ADDED - {"nesterov", "amsgrad", "centered"}:
+            group.pop(key, None)
+    other, fresh = built("VaSSO", base)
+    fresh.load_state_dict(saved)
+    train(fresh, other, range(2))
+
+
+class Foreign(torch.optim.SGD):
+    """Somebody's own, whose version of now has a setting that it can do without."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.defaults["tempo"] = self.param_groups[0]["tempo"] = 1.0
+
+
+def test_a_base_of_somebody_elses_may_have_got_a_setting_since() -> None:
+    saved = SAM(FOREIGN["SGD"](net().parameters())).state_dict()
+    SAM(Foreign(net().parameters())).load_state_dict(saved)
+    saved["param_groups"][0]["beat"] = 2.0
+    with pytest.raises(ValueError, match="no tempo, which Foreign needs, but beat"):
+        SAM(Foreign(net().parameters())).load_state_dict(saved)
+
+
+def test_what_is_no_state_dict_at_all_is_told_by_its_keys() -> None:
+    model, opt = built("VaSSO", "AdamW")
+    refused(opt, model, {}, r"no 'state' and no 'param_groups', its keys are \[\]: pass what opt")
+    refused(opt, model, {"model": {}, "opt": opt.state_dict()}, r"are \['model', 'opt'\]")
+    refused(opt, model, {"state": {}}, "has no 'param_groups', its keys")
 
 
 def test_a_newer_format_is_refused() -> None:

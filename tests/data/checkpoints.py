@@ -2,7 +2,7 @@
 
 `python -m tests.data.checkpoints` writes `checkpoint-format-N.pt` for the present format N, and
 refuses to write over one: a checkpoint of an old format is what users have on their disks. A change
-of the layout takes a new number in `vasso.guest.FORMAT` and a new file; the old files stay.
+of the layout takes a new number in `vasso.origins.FORMAT` and a new file; the old files stay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW
 
 from vasso import AESAM, GSAM, SAM, LookSAM, SharpnessAware, VaSSO
-from vasso.guest import FORMAT
+from vasso.origins import FORMAT
 
 FOLDER = Path(__file__).parent
 BEFORE, AFTER = 4, 5

@@ -216,9 +216,18 @@ def test_methods_with_a_slope_of_their_own_take_no_theta(method: Any) -> None:
         (partial(DynamicMask, every=0), "every at least 1, got 0.5, 0"),
         (partial(FisherMask, sparsity=-0.1), "sparsity must be at least 0, got -0.1"),
         (partial(DynamicMask, drop=1.5), "drop must be at least 0 and at most 1, got 1.5"),
-        (partial(FriendlySAM, None, lam=1.0), "lam must be at least 0 and below 1, got 1"),
-        (partial(FriendlySAM, None, use="newest"), 'use must be "new" or "old", got'),
-        (partial(SparseSAM, None, mask="fish"), "mask must be one of .* Did you mean 'fisher'"),
+        (
+            partial(FriendlySAM, momentum([torch.zeros(1)]), lam=1.0),
+            "lam must be at least 0 and below 1, got 1",
+        ),
+        (
+            partial(FriendlySAM, momentum([torch.zeros(1)]), use="newest"),
+            'use must be "new" or "old", got',
+        ),
+        (
+            partial(SparseSAM, momentum([torch.zeros(1)]), mask="fish"),
+            "mask must be one of .* Did you mean 'fisher'",
+        ),
     ],
 )
 def test_settings_out_of_range_are_named(make: Make, told: str) -> None:

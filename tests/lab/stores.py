@@ -24,13 +24,14 @@ from vasso.diagnostics.sharpness import Sharpness
 from vasso.diagnostics.slope_error import SlopeError
 from vasso.diagnostics.snr import Snr
 from vasso.lab import study as studies
+from vasso.lab.json_text import as_json
 from vasso.lab.probe_report import document, write
 from vasso.lab.probing import Depth
 from vasso.lab.probing import Findings as Probed
 from vasso.lab.report.beside import Measured, of_training
 from vasso.lab.report.reading import LINES, Trained
 from vasso.lab.runs import Run
-from vasso.lab.store import FORMAT, Folder, Store, _as_json
+from vasso.lab.store import FORMAT, Folder, Store
 
 CERTIFICATE = {
     "vasso": "0.1.0",
@@ -183,7 +184,7 @@ def probe_of(run: Run) -> dict[str, Any]:
     """What `vasso probe` would write of it."""
     subject: Any = SimpleNamespace(name=run.id, about={"kind": "run"}, count=32, others=[1, 2])
     whole = document(subject, Depth(0.1, (1.0, 0.4)), found_by_a_probe())
-    written: dict[str, Any] = json.loads(_as_json(whole))
+    written: dict[str, Any] = json.loads(as_json(whole))
     return written
 
 

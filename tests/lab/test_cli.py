@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vasso.lab import cli, display
+from vasso.lab import cli, commands, display, exits
 from vasso.lab import study as studies
 from vasso.lab.store import FORMAT, Store
 
@@ -63,7 +64,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["train", "--set", "k"], "'k' is not a setting: write name=value"),
         (["train", "--set", "k=3"], "VaSSO has no setting 'k'"),
         (["train", "--data-root", "/no/such"], "there is no data folder '/no/such'"),
-        (["train", "--devices", "0"], "devices must not be 0"),
+        (["train", "--devices", "0"], "devices must be at least 1, got 0"),
         (["train", "--data", "nowhere:data"], "No module named 'nowhere'"),
         (["train", "--data", "multi30k"], "are sentences, which mlp cannot learn"),
         (["study", "label-nose"], "no study is called 'label-nose'. Did you mean 'label-noise'?"),
@@ -89,7 +90,7 @@ def test_what_is_wrong_is_said_before_anything_starts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert called(*words) == cli.WRONG
+    assert called(*words) == exits.WRONG
     assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -106,7 +107,7 @@ def test_what_is_wrong_is_said_before_anything_starts(
 def test_settings_that_do_not_fit_the_data_or_the_machine_are_named(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert called("train", "--store", str(tmp_path), *words) == cli.WRONG
+    assert called("train", "--store", str(tmp_path), *words) == exits.WRONG
     told = capsys.readouterr().err
     assert message in told
     assert "Traceback" not in told
@@ -114,7 +115,7 @@ def test_settings_that_do_not_fit_the_data_or_the_machine_are_named(
 
 
 def test_a_flag_that_is_not_there_suggests_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("train", "--epoch", "3") == cli.WRONG
+    assert called("train", "--epoch", "3") == exits.WRONG
     assert "--epochs" in capsys.readouterr().err
 
 
@@ -127,15 +128,15 @@ def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_help_is_one_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("--help") == 0
     lines = capsys.readouterr().out.splitlines()
-    for name in cli.COMMANDS:
+    for name in commands.COMMANDS:
         assert len([line for line in lines if line.startswith(f"  {name} ")]) == 1
     assert max(map(len, lines)) <= 110
-    assert called() == cli.WRONG
+    assert called() == exits.WRONG
 
 
 def test_what_is_slow_to_import_waits_until_it_is_asked_for() -> None:
     slow = {"matplotlib", "scipy", "lightning", "lightning_fabric"}
-    asked = f"import sys, vasso.lab.cli; print(*{slow} & {{*sys.modules}})"
+    asked = f"import sys, vasso.lab.commands; print(*{slow} & {{*sys.modules}})"
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == ""
 
@@ -148,7 +149,7 @@ def test_a_reader_may_leave_early(words: list[str]) -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(60) == cli.FAILED
+        assert process.wait(60) == exits.FAILED
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +158,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in capsys.readouterr().out
     assert called("list", "studies", "label-noise") == 0
     shown = capsys.readouterr().out
-    assert "0.75 VaSSO 0.2: 85.02 ± 0.39" in shown
+    assert "VaSSO, 75 % of labels wrong, theta 0.2: 85.02 ± 0.39" in shown
     assert "open: " in shown
 
 
@@ -173,7 +174,7 @@ def test_a_dry_run_trains_nothing(
 
 def test_a_newer_store_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "store.json").write_text(json.dumps({"format": FORMAT + 1}))
-    assert called("train", "--store", str(tmp_path)) == cli.FAILED
+    assert called("train", "--store", str(tmp_path)) == exits.FAILED
     assert "update vasso" in capsys.readouterr().err
 
 
@@ -181,7 +182,7 @@ def test_a_store_that_holds_something_else_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    assert called("train", "--store", str(tmp_path)) == cli.FAILED
+    assert called("train", "--store", str(tmp_path)) == exits.FAILED
     assert "holds other things" in capsys.readouterr().err
 
 
@@ -217,7 +218,7 @@ def test_a_study_is_stopped_and_goes_on(
     until(lambda: len(list(store.glob("*/checkpoint.pt"))) >= 2)
     os.killpg(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=120)
-    assert process.returncode == cli.INTERRUPTED, out
+    assert process.returncode == exits.INTERRUPTED, out
     assert "the same command goes on" in out
     folders = Store(store).folders()
     reached = [folder.load("checkpoint.pt")["step"] for folder in folders if folder.result is None]
@@ -245,11 +246,67 @@ def test_a_run_that_fails_does_not_keep_the_others(
     run = next(r for r in studies.load(str(path)).at("cpu").runs if r.method.name == "VaSSO")
     with store.folder(run.id).locked():
         words = ("study", str(path), "--store", str(store.root), "--accelerator", "cpu")
-        assert called(*words) == cli.FAILED
+        assert called(*words) == exits.FAILED
     said = capsys.readouterr().err
     assert said.count("a batch of 5000 does not fit") >= 2
     assert "1 runs are being trained by another process" in said
     assert len([f for f in store.folders() if f.result is not None]) == 3
+
+
+def test_a_damaged_run_is_told_and_does_not_keep_the_others(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of it is touched; without its folder it begins anew."""
+    place = tmp_path / "runs"
+    words = ("study", mine, "--store", str(place), "--accelerator", "cpu")
+    assert called(*words) == 0
+    damaged = {"result.json": "{}", "run.json": '{"format": 1, "id":'}
+    bad = dict(zip(sorted(place.glob("*-s?-*")), damaged, strict=False))
+    for folder, name in bad.items():
+        (folder / name).write_text(damaged[name])
+    other = next(folder for folder in place.glob("*-s?-*") if folder not in bad)
+    shutil.rmtree(other)
+    capsys.readouterr()
+    assert called(*words, "--dry-run") == exits.FAILED
+    assert "4 runs, 1 done, 1 missing, 2 could not be read" in capsys.readouterr().err
+    assert called(*words) == exits.FAILED
+    said = capsys.readouterr().err
+    assert "4 runs, 1 to do, 2 could not be read" in said
+    assert (other / "result.json").is_file()
+    for folder, name in bad.items():
+        assert f"could not be read: {folder / name} is damaged" in said
+        assert f"Remove the folder {folder} to begin the run anew" in said
+        assert (folder / name).read_text() == damaged[name]
+        shutil.rmtree(folder)
+    assert called(*words) == 0
+    assert "4 runs, 2 to do, into" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_read_is_not_called_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = ("--train-size", "100", "--batch", "50", "--epochs", "1", "--method", "SGD")
+    words = ("train", *tiny, "--store", str(tmp_path / "runs"), "--accelerator", "cpu")
+    assert called(*words) == 0
+    (path,) = tmp_path.glob("runs/*/run.json")
+    path.write_text(path.read_text().replace(f'"format": {FORMAT}', '"format": 99'))
+    assert called(*words) == exits.FAILED
+    assert "has format 99, of a newer version" in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_told_in_a_sentence(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "runs")
+    place = store.folder(studies.load(mine).at("cpu").runs[0].id).path
+    place.mkdir()
+    (place / "checkpoint.pt").write_bytes(b"junk")
+    words = ("study", mine, "--store", str(store.root), "--accelerator", "cpu")
+    assert called(*words) == exits.FAILED
+    said = capsys.readouterr().err
+    assert f"Remove the folder {place} to begin the run anew" in said
+    assert "Traceback" not in said
+    assert len(list(store.root.glob("*/result.json"))) == 3
 
 
 def test_what_fabric_does_not_need_is_not_imported() -> None:
@@ -258,6 +315,13 @@ def test_what_fabric_does_not_need_is_not_imported() -> None:
     asked += "; import torchmetrics"  # which is there for others
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == ""
+
+
+def test_accuracies_of_a_run_are_those_of_the_test() -> None:
+    best = {"epoch": 3, "test_accuracy": 65.8, "validation_accuracy": 70.0}
+    result = {"last": {"test_accuracy": 57.4}, "best": best, "cost": 20.0, "seconds": 1.0}
+    told = "test accuracy 57.40 % (last epoch), 65.80 % (epoch 3, chosen by validation), 20 gradi"
+    assert display.told(result).startswith(told)
 
 
 def test_a_run_that_skipped_steps_says_so() -> None:

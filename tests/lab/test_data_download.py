@@ -17,8 +17,10 @@ import pytest
 from tests.lab.server import Server, serving
 from vasso.lab.data import download, progress
 from vasso.lab.data.archives import unpack
-from vasso.lab.data.download import DownloadError, Remote, fetch
+from vasso.lab.data.download import DownloadError, Remote, UnavailableError, fetch
 from vasso.lab.data.images import DataError
+from vasso.lab.data.progress import silent
+from vasso.lab.data.sources import Item, ensure, ensure_all
 
 CONTENT = bytes(range(256)) * 5000  # five blocks
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
@@ -125,8 +127,28 @@ def test_without_a_network_the_remedy_is_told(tmp_path: Path) -> None:
     with socket.socket() as closed:  # bound, but nobody listens
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/file"
-        with pytest.raises(DownloadError, match=r"cannot be reached .*VASSO_DATA"):
+        told = rf"cannot be reached .*put file into {tmp_path} by hand; .*VASSO_DATA"
+        with pytest.raises(UnavailableError, match=told) as plain:
             fetch(Remote(url, "file", MD5), tmp_path)
+        assert "damaged" not in str(plain.value)
+        items = [Item(f"in/{name}", Remote(url, name, MD5)) for name in ("one", "two", "three")]
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "two").write_bytes(CONTENT)
+        told = rf"put one into {tmp_path}/in by hand.* Missing in {tmp_path} besides: in/three$"
+        with pytest.raises(UnavailableError, match=told):
+            ensure_all(items, tmp_path, silent)
+
+
+def test_a_damaged_file_that_cannot_be_replaced_is_named(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT[:-1])
+    server.status = 404
+    seen = hashlib.md5(CONTENT[:-1]).hexdigest()
+    told = rf"{tmp_path}/file is damaged: its md5 is {seen}, expected is {MD5[4:]}. Remove it"
+    with pytest.raises(UnavailableError, match=rf"{told}.*answers 404"):
+        fetch(Remote(server.url, "file", MD5), tmp_path)
+    with pytest.raises(DataError, match=rf"{told}.* is missing: allow download=True"):
+        ensure(Item("folder", Remote(server.url, "file", MD5)), tmp_path, None)
+    assert (tmp_path / "file").read_bytes() == CONTENT[:-1]
 
 
 def test_a_full_disk_is_told_and_the_download_goes_on_later(

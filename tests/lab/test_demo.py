@@ -2,6 +2,7 @@
 
 import io
 import runpy
+import shutil
 import signal
 import webbrowser
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from tests.lab.test_cli import called, start, until
-from vasso.lab import cli, demo
+from vasso.lab import demo, exits
 from vasso.lab import study as studies
 from vasso.lab.display import MethodBars
 from vasso.lab.runs import Run
@@ -115,8 +116,21 @@ def test_a_second_demo_trains_nothing_and_says_the_same(
         assert row.cells[4] in told.out
     for sentence in demo.verdicts(results):
         assert sentence.replace(" ", "") in "".join(told.out.split())
-    assert (store / "report.html").is_file()
+    assert f" --store {store}</code>" in (store / "report.html").read_text()
     assert str(store / "report.html") in told.out.replace("\n", "")
+
+
+def test_a_damaged_run_is_told_and_stays_as_it_is(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = shutil.copytree(store, tmp_path / "runs")
+    path = next(place.glob("*/result.json"))
+    path.write_text("{}")
+    assert called("demo", *SMALL, "--store", str(place)) == exits.FAILED
+    said = capsys.readouterr().err
+    assert f"could not be read: {path} is damaged" in said
+    assert "6 runs, 0 to do, 1 could not be read" in said
+    assert path.read_text() == "{}"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +145,7 @@ def test_a_second_demo_trains_nothing_and_says_the_same(
 def test_what_is_wrong_is_said_before_anything_starts(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert called("demo", *words, "--store", str(tmp_path / "runs")) == cli.WRONG
+    assert called("demo", *words, "--store", str(tmp_path / "runs")) == exits.WRONG
     assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -144,7 +158,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> Non
     until(lambda: list(store.glob("*/metrics.jsonl")))
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=120)
-    assert process.returncode == cli.INTERRUPTED
+    assert process.returncode == exits.INTERRUPTED
     assert "6 of 6 runs are left: the same command goes on with them" in said
     (folder,) = Store(store).folders()
     assert folder.load("checkpoint.pt") is not None

@@ -16,7 +16,7 @@ from vasso.diagnostics.figures.style import save
 from vasso.diagnostics.friendliness import friendliness
 from vasso.diagnostics.passes import OfModel
 from vasso.diagnostics.snr import snr
-from vasso.lab import cli
+from vasso.lab import cli, exits
 from vasso.lab.certificate import certificate
 from vasso.lab.how import How
 from vasso.lab.probe_pictures import draw, figures_of
@@ -135,7 +135,8 @@ def test_a_theta_with_too_few_batches_is_left_out_and_a_note_says_so() -> None:
     findings = probe(subject(net(), count=12), depth(thetas=(1.0, 0.2)), ["slope", "friendliness"])
     assert [x.theta for x in findings.results["slope"]] == [1.0]
     assert findings.notes == [
-        "theta 0.2 is left out: its slope needs more than 16 batches, there are 12"
+        "theta 0.2 is left out: its slope needs more than 16 batches, there are 12: give "
+        "--batches 17 or more, and as many in the loader of a function of yours"
     ]
 
 
@@ -191,6 +192,15 @@ def test_a_function_may_return_its_parts_in_several_forms(kind: str) -> None:
     assert probe(looked_at, depth(thetas=(1.0,)), ["snr"]).results["snr"][0].batches
 
 
+@pytest.mark.parametrize(
+    ("asked", "counts"), [(3, (3, 8)), (5, (5, 8)), (20, (20, 8)), (34, (32, 8)), (96, (32, 8))]
+)
+def test_there_are_never_more_batches_than_asked_for(asked: int, counts: tuple[int, int]) -> None:
+    batch = torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64)
+    made = of_function("m", lambda: (nn.Linear(5, 3), cross_entropy, [batch] * 40), Amount(asked))
+    assert (made.count, len(made.others)) == counts
+
+
 def test_batches_are_cut_to_the_size_asked_for() -> None:
     made = of_function("m", lambda: returned("three"), Amount(20, batch_size=5, others=2))
     assert made.count == 20
@@ -208,7 +218,7 @@ def test_batches_are_cut_to_the_size_asked_for() -> None:
         ((nn.Linear(1, 1), 5, []), "the loss must be loss"),
         ((nn.Linear(1, 1), cross_entropy, 5), "the loader must be something that gives batches"),
         ((nn.Linear(1, 1), nn.MSELoss(reduction="sum"), []), "use reduction='mean'"),
-        ((nn.Linear(1, 1), cross_entropy, []), "the loader gave 0 batches and 0 others"),
+        ((nn.Linear(1, 1), cross_entropy, []), "the loader gave 0 batches; a probe needs"),
         ({"model": nn.Linear(1, 1), "los": 1}, "unknown 'los'. Did you mean 'loss'"),
         ({"model": nn.Linear(1, 1), "loss": cross_entropy}, "there is no loader"),
     ],
@@ -229,6 +239,14 @@ def made():
     x, y = torch.randn(400, 5), torch.randint(3, (400,))
     loader = list(zip(x.split(10), y.split(10)))
     return nn.Linear(5, 3), nn.CrossEntropyLoss(), loader
+def again():
+    return made()
+def swapped():
+    model, loss, loader = made()
+    return loss, model, loader
+def frozen():
+    model, loss, loader = made()
+    return model.requires_grad_(False), loss, loader
 def greedy(what):
     return made()
 """
@@ -259,11 +277,10 @@ def test_a_run_from_the_command_line(
     assert (tmp_path / "radius.svg").read_text().startswith("<?xml")
     by_path = ["probe", str(store.root / finished(store)), *words]
     by_path[by_path.index("SNR,radius")] = "snr"
+    by_path[by_path.index(str(tmp_path))] = str(tmp_path / "again")
     assert called(*by_path) == 0
-    assert (
-        json.loads((tmp_path / "probe.json").read_text())["results"]["snr"][0]
-        == (told["results"]["snr"][0])
-    )
+    again = json.loads((tmp_path / "again" / "probe.json").read_text())
+    assert again["results"]["snr"][0] == told["results"]["snr"][0]
 
 
 def test_the_probe_of_a_run_lies_beside_it_where_the_report_finds_it(
@@ -298,6 +315,57 @@ def test_a_function_from_the_command_line(capsys: pytest.CaptureFixture[str]) ->
     assert (told["batches"], told["depth"]["rho"], told["interrupted"]) == (20, 0.3, False)
 
 
+def held(folder: Path) -> tuple[list[str], list[str], int]:
+    """Measures, pictures and batches of a probe."""
+    told = json.loads((folder / "probe.json").read_text())
+    return list(told["results"]), sorted(x.stem for x in folder.glob("*.svg")), told["batches"]
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_probe_that_says_more_stays_with_its_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    whole, few = ["--only", "snr,slope", "--batches", "25"], ["--only", "snr"]
+    home, second, third = (Path("probes") / f"probed-made{end}" for end in ("", "-2", "-3"))
+    assert called("probe", "probed:made", *whole) == 0
+    assert called("probe", "probed:made", *few, "--batches", "20") == 0
+    assert held(home) == (["snr", "slope"], ["slope"], 25)
+    assert held(second) == (["snr"], [], 20)
+    said = capsys.readouterr().err
+    assert f"{home} has a probe with slope, which stays: this one is in {second}" in said
+    assert called("probe", "probed:made", *few, "--batches", "22") == 0
+    assert held(second) == (["snr"], [], 22)  # has all that was there
+    assert called("probe", "probed:made", *whole[:2], "--batches", "21") == 0
+    assert f"{home} has a probe from 25 batches, which stays" in capsys.readouterr().err
+    assert held(third) == (["snr", "slope"], ["slope"], 21)
+    assert called("probe", "probed:made", *whole, "--rho", "0.2") == 0
+    assert json.loads((home / "probe.json").read_text())["depth"]["rho"] == 0.2
+    assert called("probe", "probed:made", "--help") == 0
+    assert "goes to a folder of its own" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_probe_of_another_subject_stays() -> None:
+    assert called("probe", "probed:made", "--only", "snr", "--out", "here") == 0
+    assert called("probe", "probed:again", "--only", "snr", "--out", "here") == 0
+    told = [json.loads(Path(name, "probe.json").read_text()) for name in ("here", "here-2")]
+    assert [one["subject"] for one in told] == ["probed-made", "probed-again"]
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_picture_that_cannot_be_drawn_leaves_none_of_an_earlier_probe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*given: Any) -> Any:
+        raise ValueError("nothing to draw")
+
+    words = ["probe", "probed:made", "--only", "slope", "--batches", "20"]
+    home = Path("probes/probed-made")
+    assert called(*words) == 0
+    assert held(home) == (["slope"], ["slope"], 20)
+    monkeypatch.setattr("vasso.lab.probe_pictures.slope_errors", fails)
+    assert called(*words) == 0
+    assert held(home) == (["slope"], [], 20)
+
+
 @pytest.mark.usefixtures("mine")
 def test_ctrl_c_keeps_what_has_been_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -319,7 +387,12 @@ def test_ctrl_c_keeps_what_has_been_measured(
     ("words", "told"),
     [
         (["nothing:made"], "No module named 'nothing'"),
-        (["broken:made"], "broken cannot be imported (ZeroDivisionError: division by zero)"),
+        (["broken:made"], "broken cannot be imported (ZeroDivisionError: division by zero; "),
+        (["probed.py:made"], "No module named 'probed.py'"),
+        (["probed.py:made"], "Did you mean 'probed:made'?"),
+        (["some/probed.py:made"], "Did you mean 'some.probed:made'?"),
+        (["probed:swapped"], "probed:swapped gave CrossEntropyLoss as the model and Linear as the"),
+        (["probed:frozen"], "of the model, Linear, requires a gradient: unfreeze those to look at"),
         (["probed:mad"], "the module probed has no 'mad'"),
         (["probed:LIST"], "probed:LIST is no function but list"),
         (["probed:greedy"], "probed:greedy wants what: it is called without arguments"),
@@ -333,7 +406,7 @@ def test_ctrl_c_keeps_what_has_been_measured(
 def test_what_is_wrong_is_said_before_anything_starts(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert called("probe", *words) == cli.WRONG
+    assert called("probe", *words) == exits.WRONG
     assert told in capsys.readouterr().err
     assert not Path("probes").exists()
 
@@ -343,7 +416,7 @@ def test_a_run_that_is_missing_or_has_not_ended(
 ) -> None:
     begun = next(folder.id for folder in store.folders() if folder.result is None)
     place = ["--store", str(store.root)]
-    assert called("probe", begun, *place) == cli.WRONG
+    assert called("probe", begun, *place) == exits.WRONG
     assert "has not ended yet (step 30)" in capsys.readouterr().err
-    assert called("probe", finished(store)[:-4], *place) == cli.WRONG
+    assert called("probe", finished(store)[:-4], *place) == exits.WRONG
     assert f"Did you mean '{finished(store)}'?" in capsys.readouterr().err

@@ -30,6 +30,17 @@ CUT_OFF = """() => {
     .map((e) => e.outerHTML.slice(0, 90));
 }"""
 
+OUTSIDE = """() => [...document.querySelectorAll("svg.figure text")]
+  .filter((t) => t.getClientRects().length)
+  .filter((t) => {
+    const [a, b] = [t.getBoundingClientRect(), t.closest("svg").getBoundingClientRect()];
+    return a.left < b.left - 1 || a.right > b.right + 1
+      || a.top < b.top - 1 || a.bottom > b.bottom + 1;
+  })
+  .map((t) => t.textContent)"""
+"""Words in charts that are not all there to read."""
+RECORDS = Path(__file__).parents[2] / "records"
+
 
 def needed(name: str) -> Any:
     """A browser or a package; without it tests skip, or fail if VASSO_REQUIRE_BROWSER=1."""
@@ -68,6 +79,12 @@ def file(found: Findings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(found, tmp_path_factory.mktemp("page") / "report.html")
 
 
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of all runs that the project keeps."""
+    return write_page(findings(RECORDS), tmp_path_factory.mktemp("real") / "report.html")
+
+
 @pytest.fixture
 def opened(browser: Any, file: Path) -> Iterator[Any]:
     """Opens the page, and at the end says whether anything was fetched or went wrong."""
@@ -103,12 +120,16 @@ def background(page: Any) -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_nothing_is_cut_off_and_charts_are_seen(opened: Any, size: str, scheme: str) -> None:
-    page = opened(size, scheme)
+@pytest.mark.parametrize("which", ["file", "real"])
+def test_nothing_is_cut_off_and_charts_are_seen(
+    opened: Any, which: str, size: str, scheme: str, request: pytest.FixtureRequest
+) -> None:
+    page = opened(size, scheme, request.getfixturevalue(which))
     root = "document.documentElement"
     for folded in (True, False):
         assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
         assert page.evaluate(CUT_OFF) == []
+        assert page.evaluate(OUTSIDE) == []
         if folded:
             page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     charts = page.locator("svg.figure")
@@ -116,7 +137,7 @@ def test_nothing_is_cut_off_and_charts_are_seen(opened: Any, size: str, scheme: 
     for i in range(charts.count()):
         box = charts.nth(i).bounding_box()
         assert box["width"] > 250
-        assert box["height"] > 150
+        assert box["height"] > 80
     dark = sum(map(int, background(page)[4:-1].split(","))) < 3 * 128
     assert dark == (scheme == "dark")
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from vasso.lab import study as studies
 from vasso.lab.methods import Method
 from vasso.lab.report.answer import answer
 from vasso.lab.report.cells import cells_of
-from vasso.lab.report.comparing import Comparison, picks_of
+from vasso.lab.report.comparing import Comparison, OneRadius, comparisons_of, picks_of
 from vasso.lab.report.export import export
 from vasso.lab.report.findings import Answered, Findings, findings
 from vasso.lab.report.known import figures, published
@@ -23,7 +24,7 @@ from vasso.lab.report.sections import sections_of
 from vasso.lab.report.terminal import sentence
 from vasso.lab.runs import Run
 from vasso.lab.statistics import mean
-from vasso.lab.store import StoreError
+from vasso.lab.store import FORMAT, StoreError
 from vasso.lab.tasks import Task
 
 SMALL = {"epochs": 4, "train_size": 100, "validation": 50, "wrong": 0.5, "others": 2}
@@ -107,19 +108,52 @@ def test_what_is_damaged_is_named_and_the_rest_is_kept(tmp_path: Path) -> None:
         (store.root / run.id / name).write_text(text)
     settings = store.root / runs[2].id / "run.json"
     settings.write_text(settings.read_text().replace('"epochs": 4', '"epochs": 5'))
-    (store.root / "linked").symlink_to(store.root / runs[3].id)
+    newer = store.root / runs[3].id / "run.json"
+    newer.write_text(newer.read_text().replace(f'"format": {FORMAT}', '"format": 99'))
+    (store.root / "linked").symlink_to(store.root / runs[4].id)
     with (store.root / LINES).open("wb") as lines:
         lines.write(b'{"format": 99, "id": "x"}\n\xff\n[]\n')
     found = read(store.root)
-    assert sorted(found.runs) == sorted(run.id for run in runs[3:])
+    assert sorted(found.runs) == sorted(run.id for run in runs[4:])
     told = {trouble.where: trouble.why for trouble in found.troubles}
-    assert told[runs[0].id] == f"{runs[0].id}/run.json is damaged: not JSON"
-    assert told[runs[1].id] == "its result says nothing of the last epoch"
+    for run, why in [(runs[0], "not JSON"), (runs[1], "it says nothing of the last epoch")]:
+        assert f"is damaged: {why}. Remove the folder {run.id} to begin" in told[run.id]
+    assert told[runs[3].id].startswith(f"{runs[3].id}/run.json has format 99, of a newer version")
     assert told[runs[2].id].startswith("its settings are those of digits-mlp-sam-rho-0.1-s2-")
     assert told["linked"] == "a link, which may lead out of the store"
     assert told[f"{LINES}, line 1"] == "of format 99, this version of vasso reads 1"
     assert told[f"{LINES}, line 3"] == "not a run"
-    assert len(told) == 7
+    assert len(told) == 8
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda lines: None, "4 of 4 epochs are not in it; the result counts"),
+        (lambda lines: [], "4 of 4 epochs are not in it; the result counts"),
+        (lambda lines: [*lines, "junk"], "line 5 is damaged: not a table in JSON; the result"),
+        (lambda lines: [lines[0], "junk", *lines[2:]], "1 of 4 epochs are not in it"),
+        (lambda lines: [*lines[:2], '{"kin', '{"kind": "start"}', *lines[2:]], ""),
+    ],
+    ids=["deleted", "emptied", "appended", "overwritten", "torn by a crash"],
+)
+def test_metrics_of_a_finished_run_are_all_there_or_missed(
+    damage: Callable[[list[str]], list[str] | None], why: str, tmp_path: Path
+) -> None:
+    """Of a run under way the last lines may be lost; they are written again."""
+    done, begun = some("SAM", 0.1, 2)
+    store = as_store(tmp_path / "store", [trained(done), trained(begun, finished=False)])
+    for run in (done, begun):
+        path = store.root / run.id / "metrics.jsonl"
+        lines = damage(path.read_text().splitlines())
+        path.unlink()
+        if lines is not None:
+            path.write_text("".join(f"{line}\n" for line in lines))
+    found = read(store.root)
+    assert found.runs[done.id].result is not None
+    assert len(found.runs) == 2
+    assert [t.where for t in found.troubles][:1] == ([f"{done.id}/metrics.jsonl"] if why else [])
+    assert [t.why for t in found.troubles if why not in t.why] == []
 
 
 def test_of_a_run_that_is_there_twice_the_finished_one_counts(tmp_path: Path) -> None:
@@ -159,12 +193,12 @@ def test_a_run_counts_for_every_study_that_asks_for_it(noisy: Findings) -> None:
     anchors = [a.section.anchor for a in noisy.answered]
     assert anchors == ["label-noise-cpu", "radius-cpu"]
     counts = section(noisy, "label-noise-cpu").section.counts()
-    wanted = runs_of("label-noise")
-    missing = [run for run in wanted if 0 < run.task.wrong < 0.75]
+    wanted = {run.id for run in runs_of("label-noise")}
+    missing = wanted - set(noisy.contents.runs)
     assert len(missing) > 10
     found = [counts[name] for name in ("wanted", "finished", "missing")]
     assert found == [len(wanted), len(wanted) - len(missing), len(missing)]
-    shared = {run.id for run in runs_of("radius")} & {run.id for run in runs_of("label-noise")}
+    shared = {run.id for run in runs_of("radius")} & set(noisy.contents.runs)
     assert section(noisy, "radius-cpu").section.counts()["finished"] == len(shared) > 10
 
 
@@ -278,6 +312,21 @@ def test_what_is_compared_with_what(noisy: Findings) -> None:
     assert "disagrees with Li and Giannakis, 2023, Table 6" in sentence(one)
 
 
+def test_radii_that_nobody_has_chosen_are_not_called_best(tmp_path: Path) -> None:
+    """The demo's study has one radius for each method; that of eigenvalues one for all."""
+    demo = [trained(run) for run in runs_of("noisy-digits", seeds=3)]
+    (found,) = findings(as_lines(tmp_path / "demo", demo), ["noisy-digits"]).answered
+    assert [c.kind for c in found.comparisons] == ["base", "given"]
+    assert found.one_for_all(found.section.tables[0]) is None
+    flat = [trained(run) for run in runs_of("hessian", seeds=3)]
+    (sharp,) = findings(as_lines(tmp_path / "flat", flat), ["hessian"]).answered
+    assert {c.kind for c in sharp.comparisons} == {"base", "one"}
+    (table,) = sharp.section.tables
+    assert sharp.one_for_all(table) == OneRadius(0.1, "none", 3)
+    elsewhere = OneRadius(0.05, "clean", 3)  # where nothing is compared
+    assert replace(sharp, radii=(elsewhere,)).one_for_all(table) is None
+
+
 def test_all_comparisons_of_a_section_are_one_family(noisy: Findings) -> None:
     compared = section(noisy, "label-noise-cpu").comparisons
     smallest = min(compared, key=lambda c: c.paired.p if c.paired else 1.0)
@@ -289,11 +338,18 @@ def test_all_comparisons_of_a_section_are_one_family(noisy: Findings) -> None:
 def test_two_seeds_have_no_verdict_however_large_the_difference() -> None:
     runs = [*some("SAM", 0.1, 2), *some("SGD", 0, 2)]
     there = {run.id: trained(run, gain=50.0 * (run.method.name == "SAM")) for run in runs}
-    from vasso.lab.report.comparing import comparisons_of
-
     everything = Contents(there, ())
     (compared,) = comparisons_of(sections_of(everything)[0], everything)
     assert (compared.standing, compared.adjusted) == ("no verdict", 1.0)
+
+
+def test_what_cannot_be_told_is_said_once(noisy: Findings) -> None:
+    every = [c for a in noisy.answered for c in a.comparisons if c.standing == "cannot tell"]
+    claims = [c for c in every if any(j.published.claims for j in c.judged)]
+    assert claims
+    for c in claims:
+        assert sentence(c).count("cannot tell") == 1
+        assert "cannot tell; neither for nor against " in sentence(c)
 
 
 # -- what others have published --------------------------------------------------------------------
@@ -391,3 +447,14 @@ def test_unfinished_runs_are_not_copied(tmp_path: Path) -> None:
     first, second = runs_of("radius", seeds=1)[:2]
     as_lines(tmp_path / "store", [trained(first), trained(second, finished=False)])
     assert list(export(tmp_path / "store", tmp_path / "to", ["radius"]).values()) == [1]
+
+
+def test_what_cannot_be_read_is_told_when_runs_are_copied(tmp_path: Path) -> None:
+    first, second = runs_of("radius", seeds=1)[:2]
+    store = as_store(tmp_path / "store", [trained(first), trained(second)])
+    (store.root / second.id / "result.json").write_text("{")
+    told: list[str] = []
+    assert [*export(store.root, tmp_path / "to", ["radius"], told.append).values()] == [1]
+    (line,) = told
+    assert line.startswith("could not be read: ")
+    assert second.id in line

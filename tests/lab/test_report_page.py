@@ -4,6 +4,7 @@ import io
 import json
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -16,7 +17,7 @@ from rich.console import Console, RenderableType
 from tests.lab.stores import as_lines, as_store, runs_of, trained
 from vasso.lab import cli
 from vasso.lab import study as studies
-from vasso.lab.report import write_report
+from vasso.lab.report import words, write_report
 from vasso.lab.report.findings import Findings, findings
 from vasso.lab.report.page import page
 from vasso.lab.report.terminal import told
@@ -139,6 +140,28 @@ def test_differences_and_p_values_are_those_of_the_comparisons(found: Findings, 
             assert c.standing == "no verdict" or f'<data value="{c.adjusted}">' in text
 
 
+def test_studies_with_verdicts_come_first(tmp_path: Path) -> None:
+    """The study of one run stands before the other by its name, and after it on the page."""
+    runs = [trained(run) for run in runs_of("label-noise", seeds=3, wrong=(0.75,))]
+    one = trained(runs_of("cifar10")[0])
+    found = findings(as_lines(tmp_path, [*runs, one]))
+    names = [answered.section.study.name for answered in found.answered]
+    assert names.index("cifar10") > names.index("label-noise")
+    assert [a.decided for a in found.answered] == sorted(a.decided for a in found.answered)[::-1]
+
+
+def test_a_card_tells_verdicts_by_the_rule_that_chose_the_radii(found: Findings, text: str) -> None:
+    (answered,) = (a for a in found.answered if a.section.study.name == "label-noise")
+    summary = text.partition('<section id="summary"')[2].partition("</section>")[0]
+    card = next(c for c in summary.split("<article") if "#label-noise-cpu" in c)
+    told = " ".join(re.sub(r"<[^>]+>", " ", card).split())
+    kinds = Counter((c.kind, c.standing) for c in answered.comparisons)
+    assert len({kind for kind, _ in kinds}) == 3
+    for (kind, standing), count in kinds.items():
+        line = told.partition(f"{words.RIVALS[kind]}:")[2].partition("Against")[0]
+        assert f"{standing} {count}" in line
+
+
 def test_what_is_missing_and_what_has_no_verdict_is_shown(tmp_path: Path) -> None:
     runs = [trained(run) for run in runs_of("radius", seeds=1)[:3]]
     wanted = len(studies.load("radius").at("cpu").runs)
@@ -164,6 +187,13 @@ def test_steps_that_were_not_taken_are_shown(tmp_path: Path) -> None:
     assert "skipped steps" in rendered(told(findings(store.root)))
 
 
+def test_page_and_terminal_say_who_has_chosen_the_one_radius(found: Findings, read: Reader) -> None:
+    """Without the runs on clean labels the radius is another, and the answer may turn round."""
+    said = "One ρ for all: ρ = 0.11, the best for SAM on these labels (there are no runs on clean"
+    assert said in read.text
+    assert said in rendered(told(found))
+
+
 def rendered(parts: Iterable[RenderableType]) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
     for part in parts:
@@ -176,8 +206,10 @@ def test_charts_tell_their_values(found: Findings, text: str) -> None:
     last = cell.estimate("last")
     assert last is not None
     assert f"{cell.variant}, ρ={cell.rho:g}: {last.value:.2f} ±" in text
+    tables = found.answered[0].section.tables
+    place = next(n for n, table in enumerate(tables, 1) if table.task.wrong == 0.75)
     for name in ("accuracy", "difference", "wrong", "effective", "carried", "epochs"):
-        assert f'id="label-noise-cpu-2-{name}-title"' in text
+        assert f'id="label-noise-cpu-{place}-{name}-title"' in text
 
 
 def test_hostile_names_are_words(tmp_path: Path) -> None:
@@ -218,7 +250,7 @@ def test_the_command_writes_page_table_and_numbers(
         cli.main([*words, "--table", "--json", str(numbers)])
     assert end.value.code == 1  # something could not be read
     said = capsys.readouterr()
-    assert "could not be read: torn: torn/run.json is damaged: not JSON" in said.err
+    assert "could not be read: torn: torn/run.json is damaged: not JSON. Remove" in said.err
     last = trained(run).result["last"]["test_accuracy"]
     assert f"{last:.2f}" in said.out
     (study,) = json.loads(numbers.read_text())["studies"]
@@ -229,6 +261,32 @@ def test_the_command_writes_page_table_and_numbers(
         "values": [last],
     }
     assert "torn/run.json is damaged" in Reader(out.read_text()).text
+
+
+def test_the_page_says_how_to_run_it_again_where_its_runs_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be trained in compact copies: their commands are those for everybody."""
+    monkeypatch.chdir(tmp_path)
+    runs = [trained(run) for run in runs_of("noisy-digits", seeds=1)]
+    as_store(tmp_path / "some where", runs)
+    as_lines(tmp_path / "records", runs)
+    own = Reader(page(findings("some where"))).text
+    assert "study noisy-digits --scale cpu --jobs 2 --store 'some where'\n" in own
+    assert "vasso report 'some where' -o report.html" in own
+    assert own.count(" --seed 0 --store 'some where'") == len(runs)
+    copied = Reader(page(findings(tmp_path / "records"))).text
+    assert "study noisy-digits --scale cpu --jobs 2 --store runs\n" in copied
+    assert copied.count("--store") == 1
+    assert str(tmp_path) not in own + copied
+
+
+def test_the_page_tells_time_and_what_is_not_chosen(found: Findings, text: str) -> None:
+    runs = [one for cell in found.answered[0].section.cells for one in cell.finished]
+    spent = sum((one.result or {})["seconds"] for one in runs)
+    assert f"<td>{words.duration(spent)}, " in text
+    assert "hours" not in text
+    assert "no epoch and no seed is picked by its test accuracy" in text
 
 
 def test_the_function_others_call(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.lab.records import RECORDS, imported
@@ -51,6 +52,23 @@ def test_the_page_and_the_figures_are_made_of_the_lines(tmp_path: Path) -> None:
     imported("resnet-probe").write_page(tmp_path)
     for name in ("README.md", "summary.json", "friendly.svg", "carried.svg", "noise.svg"):
         assert (tmp_path / name).read_bytes() == (RECORD / name).read_bytes(), name
+
+
+def test_the_page_explains_why_a_share_of_none_is_less_certain_than_one_in_forty() -> None:
+    page, falls = imported("resnet-probe"), np.zeros((5, 8))
+    none = page.told(page.crossed_share(falls), 2)
+    falls[0, 0] = 1
+    one = page.told(page.crossed_share(falls), 2)
+    text = (RECORD / "README.md").read_text()
+    assert f"only the five adversaries are counted ({none})" in text
+    assert f"it shows {page.crossed_share(falls).n:.0f} trials ({one})" in text
+    shapes = {
+        x.falls.shape
+        for course in page.courses(RECORD)
+        for some in page.groups(course, "followed", "equal rho").values()
+        for x in some
+    }
+    assert shapes == {(5, 8)}
 
 
 def test_runs_of_the_record_were_of_committed_code() -> None:

@@ -33,6 +33,17 @@ def test_a_file_that_cannot_be_written_whole_is_the_old_file(folder: Folder) -> 
     assert [p.name for p in folder.path.iterdir()] == ["run.json"]
 
 
+def test_a_path_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    for path, kind in [(tmp_path, IsADirectoryError), (Path("/proc/x.html"), FileNotFoundError)]:
+        with pytest.raises(kind) as told:
+            atomic.replace(path, b"new")
+        assert told.value.filename == str(path)
+    with pytest.raises(IsADirectoryError) as told:
+        atomic.append_line(tmp_path, "new")
+    assert told.value.filename == str(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_line_that_does_not_fit_leaves_the_lines_before_it(folder: Folder) -> None:
     folder.append({"kind": "epoch", "step": 1})
     size = (folder.path / "metrics.jsonl").stat().st_size
@@ -116,6 +127,17 @@ def test_a_directory_of_other_things_is_not_made_a_store(tmp_path: Path) -> None
         Store(tmp_path / "thesis.tex")
 
 
+def test_stores_may_lie_within_a_store(tmp_path: Path) -> None:
+    """As that of `vasso demo`; beside it, other things still are a reason to keep away."""
+    Store(tmp_path / "demo")
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(StoreError, match=r"\(thesis\.tex, .* or a new directory by --store"):
+        Store(tmp_path)
+    (tmp_path / "thesis.tex").unlink()
+    assert Store(tmp_path).folders() == []
+    assert (tmp_path / "store.json").is_file()
+
+
 @pytest.mark.parametrize("name", ["../outside", "/etc", "", ".", "..", "a/b", "<script>", "a\n"])
 def test_an_id_cannot_lead_out_of_the_store(tmp_path: Path, name: str) -> None:
     with pytest.raises(StoreError, match="is not the id of a run"):
@@ -159,7 +181,7 @@ def test_a_truncated_checkpoint_is_an_error_that_says_what_to_do(folder: Folder)
     folder.save("checkpoint.pt", {"w": torch.ones(100)})
     whole = (folder.path / "checkpoint.pt").read_bytes()
     (folder.path / "checkpoint.pt").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StoreError, match="Remove it to begin the run anew"):
+    with pytest.raises(StoreError, match=f"Remove the folder {folder.path} to begin the run anew"):
         folder.load("checkpoint.pt")
 
 
@@ -177,6 +199,65 @@ def test_a_run_that_an_earlier_version_has_begun_goes_on(folder: Folder) -> None
     for other in ({"epochs": 4, "new": 0}, {"new": 0}):
         with pytest.raises(StoreError, match="holds other settings"):
             folder.write_settings({"run": {"task": other, "seed": 1}})
+
+
+def test_a_result_that_tells_too_little_ends_no_run(folder: Folder) -> None:
+    assert folder.result is None
+    for text, why in [
+        ("{", "damaged: not JSON"),
+        ("[]", "damaged: not a table"),
+        ("{}", "it says nothing of the last epoch"),
+        ('{"last": {}, "seconds": 1}', "it says nothing of its cost"),
+    ]:
+        (folder.path / "result.json").write_text(text)
+        with pytest.raises(StoreError, match=f"{why}. Remove the folder {folder.path} to begin"):
+            _ = folder.result
+        assert (folder.path / "result.json").read_text() == text
+
+
+def test_a_run_has_ended_if_its_settings_can_be_read_too(folder: Folder) -> None:
+    run, path = {"seed": 0}, folder.path / "run.json"
+    assert folder.result_of(run) is None
+    folder.write_result({"last": {}, "cost": 1.0, "seconds": 1.0})
+    with pytest.raises(StoreError, match=r"run\.json is not there\. Remove the folder"):
+        folder.result_of(run)
+    folder.write_settings({"format": FORMAT, "run": run})
+    assert folder.result_of(run) == folder.result
+    with pytest.raises(StoreError, match="holds other settings"):
+        folder.result_of({"seed": 1})
+    for text, why in [("{", "damaged: not JSON"), ('{"format": 99}', "format 99, of a newer")]:
+        path.write_text(text)
+        with pytest.raises(StoreError, match=why):
+            folder.result_of(run)
+        assert path.read_text() == text
+
+
+def test_weights_that_are_gone_are_not_asked_to_be_trained_by_the_same_command(
+    folder: Folder,
+) -> None:
+    with pytest.raises(StoreError, match="is not finished: train it first"):
+        folder.weights()
+    folder.write_result({"last": {}, "cost": 1.0, "seconds": 1.0})
+    with pytest.raises(StoreError, match=r"has no weights\.pt\. Remove the folder"):
+        folder.weights()
+
+
+def test_a_torn_line_is_explained_by_the_start_after_it(folder: Folder) -> None:
+    path = folder.path / "metrics.jsonl"
+    assert folder.unread_lines() == []
+    path.write_bytes(b'{"kind": "epoch"}\n{"kind": "ep\n{"kind": "start"}\n')
+    assert folder.unread_lines() == []
+    path.write_bytes(b'{"ki\n{"kind": "epoch"}\n\xff\n')
+    assert folder.unread_lines() == [1, 3]
+
+
+def test_a_damaged_store_says_what_to_remove(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / "store.json").write_text("[")
+    with pytest.raises(StoreError, match=r"not JSON\. Remove it: the runs beside it stay"):
+        Store(tmp_path)
+    (tmp_path / "store.json").unlink()
+    assert Store(tmp_path).root == store.root
 
 
 class limited_files:  # noqa: N801 - reads as a verb

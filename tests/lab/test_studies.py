@@ -62,7 +62,7 @@ def test_every_study_expands_at_both_scales(name: str, scale: str) -> None:
 
 
 def test_what_cannot_be_measured_says_so() -> None:
-    text = 'question = "Which?"\nmeasure = "colour"\n[cpu]\nseeds = 1\n'
+    text = 'question = "Which?"\nmeasure = "colour"\n[cpu]\nseeds = 1\ngrid = []\n'
     with pytest.raises(NotThereYetError, match="not there yet"):
         studies.read(text, "mine", "here").check_is_there("cpu")
 
@@ -152,10 +152,30 @@ ONE = 'question = "?"\n[cpu]\n'
         ('question = "?"\n', "mine.toml has no scale"),
         ('question = "?"\n[cpi]\n', "mine.toml has no 'cpi'. Did you mean 'cpu'?"),
         (ONE + "seed = 3\n", "mine.toml, cpu has no 'seed'. Did you mean 'seeds'?"),
-        (ONE + "seeds = 0\n", "seeds must be a number above 0 or a list of seeds, got 0"),
-        (ONE + "task = { epoch = 3 }\n", "has no setting 'epoch'. Did you mean 'epochs'?"),
-        (ONE + "task = { epochs = [1, 0] }\n", "epochs must be at least 1, got 0"),
+        (
+            ONE + "seeds = 0\n[[cpu.grid]]\n",
+            "seeds must be a number above 0 or a list of seeds, got 0",
+        ),
+        (
+            ONE + "task = { epoch = 3 }\n[[cpu.grid]]\n",
+            "has no setting 'epoch'. Did you mean 'epochs'?",
+        ),
+        (ONE + "task = { epochs = [1, 0] }\n[[cpu.grid]]\n", "epochs must be at least 1, got 0"),
+        (ONE + "seeds = 10\n", "mine.toml, cpu has no grid, which says what is trained: add [["),
+        (ONE + "task = { epochs = 3 }\nmethod = { lr = 0.1 }\n", "cpu has no grid"),
         (ONE + "[[cpu.grid]]\nmethods = [{ name = 'SAMM' }]\n", "Did you mean 'SAM'?"),
+        (
+            ONE + "[[cpu.grid]]\nmethods = [{ name = 'SAMM' }]\n",
+            "mine.toml, cpu, grid 1, method: no method is called 'SAMM'",
+        ),
+        (
+            ONE + "[[cpu.grid]]\n[[cpu.grid]]\nmethods = [{ name = 'SAM', rhoo = 1 }]\n",
+            "mine.toml, cpu, grid 2, method: ",
+        ),
+        (
+            ONE + "task = { data = 'digts' }\n[[cpu.grid]]\n",
+            "mine.toml, cpu, grid 1, task: no data is called 'digts'. Did you mean 'digits'?",
+        ),
         (ONE + "[[cpu.grid]]\nmethods = [{ name = 'SAM', rho = -1 }]\n", "rho must be at least 0"),
         (ONE + "[[cpu.grid]]\nmethods = 'SAM'\n", "grid 1, methods must be a list of tables"),
         (
@@ -170,6 +190,32 @@ ONE = 'question = "?"\n[cpu]\n'
 def test_what_is_wrong_in_a_file_is_named_with_its_place(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         read(text)
+
+
+def test_a_scale_without_a_grid_may_name_its_method() -> None:
+    (run,) = read(ONE + "method = { name = 'SAM' }\n").at("cpu").runs
+    assert run.method.name == "SAM"
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "binary.toml"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match=f"{path} is not TOML, which is text in UTF-8"):
+        studies.load(str(path))
+
+
+@pytest.mark.parametrize("name", ["t/ok", "t/noisy.txt", "ok", "noisy.txt", "t/none"])
+def test_a_file_has_to_end_in_toml(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t").mkdir()
+    for path in ("ok.toml", "t/ok.toml", "noisy.txt", "t/noisy.txt"):
+        (tmp_path / path).write_text(ONE)
+    monkeypatch.chdir(tmp_path)
+    toml = Path(name).with_suffix(".toml")
+    told = f"no study is called {name!r}.* has to end in .toml, as {str(toml)!r} does"
+    with pytest.raises(ValueError, match=told):
+        studies.load(name)
 
 
 def test_a_grid_is_every_combination_once() -> None:

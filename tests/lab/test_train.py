@@ -86,7 +86,10 @@ def test_what_a_run_writes_down(tmp_path: Path) -> None:
     folder = Store(tmp_path).folder(run.id)
     settings = folder.settings
     assert Run.of(settings["run"]) == run
-    assert {"packages", "commit", "processor", "cores"} <= settings["certificate"].keys()
+    noted = settings["certificate"]
+    assert {"packages", "commit", "processor", "cores"} <= noted.keys()
+    assert noted["instructions"] == torch.backends.cpu.get_cpu_capability()
+    assert noted["threads"] == torch.get_num_threads()
     lines = folder.metrics("epoch")
     assert [line["epoch"] for line in lines] == [1, 2]
     assert lines[-1]["cost"] == result["cost"] == 16.0

@@ -44,3 +44,4 @@ def test_every_method_has_what_was_asked_for(record: ModuleType, one: Any) -> No
     for name in wanted:
         for number in ("bleu", "detokenised", "perplexity"):
             assert len(cells[name].values(number)) >= 3, (name, number)
+    assert "not enough runs" not in record.page(one)

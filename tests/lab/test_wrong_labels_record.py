@@ -10,6 +10,7 @@ import pytest
 
 from tests.lab.records import AGAIN, RECORDS, ROOT, imported
 from vasso.diagnostics.figures.style import save
+from vasso.lab import study as studies
 from vasso.lab.report.findings import findings
 from vasso.lab.report.markdown import put_into
 
@@ -36,17 +37,25 @@ def test_the_page_is_made_of_the_runs(record: ModuleType, every: Any) -> None:
     assert (RECORD / "README.md").read_text() == record.page(every), AGAIN
 
 
-def test_the_result_in_the_readme_is_that_of_the_runs(
-    record: ModuleType, every: Any, found: Any
-) -> None:
+def test_the_results_in_the_readme_are_those_of_the_runs(record: ModuleType, every: Any) -> None:
     readme = (ROOT / "README.md").read_text()
-    block = record.result(found, record.cost(every))
-    assert readme == put_into(readme, record.BLOCK, block), AGAIN
+    assert readme == record.in_readme(readme, every), AGAIN
 
 
 def test_the_figure_is_made_of_the_runs(record: ModuleType, found: Any, tmp_path: Path) -> None:
     drawn = save(record.over_radius(found), tmp_path / "drawn.svg")
     assert drawn.read_bytes() == (RECORD / "over-radius.svg").read_bytes(), AGAIN
+
+
+def test_the_commands_of_the_record_make_every_run_of_it() -> None:
+    """They ask for what the studies say: a run with a seed of its own could not be had again."""
+    commands = re.findall(r"vasso study (\S+) --store", (RECORD / "README.md").read_text())
+    assert commands == ["radius", "radius-mlp", "label-noise"]
+    asked = {run.id for name in commands for run in studies.load(name).at("cpu").runs}
+    texts = [(RECORDS / name / "runs.jsonl").read_text() for name in commands]
+    kept = {json.loads(line)["id"] for text in texts for line in text.splitlines()}
+    assert len(kept) > 400
+    assert kept <= asked
 
 
 def test_nobody_is_behind_whose_best_rho_is_an_end_of_those_tried(
@@ -65,7 +74,7 @@ def test_nobody_is_behind_whose_best_rho_is_an_end_of_those_tried(
     lead, numbers = record.second_answer(answered, table)
     assert re.search(r"a better rho may lie beyond those tried: [^;]*θ=0\.4", lead)
     assert "VaSSO θ=0.4 at ρ = 0.2, the smallest tried: −" in numbers
-    told = record.result({"radius": (answered, table)}, "")
+    told = record.result({"radius": (answered, table)}, [], "")
     assert re.search(r"VaSSO θ=0\.4 .*\(ρ 0\.2, the smallest tried, n \d+\)", told)
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vasso.extras import need
+
 if TYPE_CHECKING:
     # how sure we are
     from vasso.diagnostics.estimates import Estimate as Estimate
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from vasso.diagnostics.passes import objective as objective
     from vasso.diagnostics.passes import untouched as untouched
     from vasso.diagnostics.probe import Probe as Probe
+
+need("diagnostics", "numpy", "scipy")
 
 _HOMES = {
     "estimates": "Estimate mean_of share_of",

@@ -217,7 +217,17 @@ def crossed_share(table: Array, *, level: float = 0.95) -> Estimate:
         level: how often the interval is to hold the truth.
 
     Returns:
-        Wilson's interval for as many independent trials as would have the same standard error.
+        Wilson's interval for as many independent trials as would have the same standard error. A
+        table of one kind alone has none to show, and counts as its shorter side: the interval is
+        then wider than with a single hit.
+
+    Example:
+        >>> table = np.zeros((5, 8))
+        >>> print(crossed_share(table))  # as of 5 trials
+        0 [0, 0.4345]
+        >>> table[0, 0] = 1
+        >>> print(crossed_share(table))  # as of 39
+        0.025 [0.004349, 0.1308]
     """
     p = float(table.mean())
     if min(table.shape) == 1:

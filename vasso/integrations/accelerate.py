@@ -11,12 +11,15 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from accelerate import Accelerator  # type: ignore[import-untyped]
-from accelerate.optimizer import AcceleratedOptimizer  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from vasso.extras import brought_by
 from vasso.optimizer import SharpnessAware
+
+with brought_by("accelerate"):
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+    from accelerate.optimizer import AcceleratedOptimizer  # type: ignore[import-untyped]
 
 
 class Window:

@@ -20,17 +20,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
-from lightning.pytorch.strategies import ParallelStrategy, Strategy
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
-from torchmetrics import Metric
 
+from vasso.extras import brought_by
 from vasso.optimizer import SharpnessAware
+
+with brought_by("lightning"):
+    from lightning.fabric import Fabric
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.loggers.logger import DummyLogger
+    from lightning.pytorch.strategies import ParallelStrategy, Strategy
+    from torchmetrics import Metric
 
 
 class SharpnessAwareCallback(Callback):

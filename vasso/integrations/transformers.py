@@ -14,12 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers import Trainer
 
-from vasso.integrations.accelerate import climb, inner, sharpness_aware
+from vasso.extras import brought_by
 from vasso.optimizer import SharpnessAware
 from vasso.parts import Setting
 from vasso.presets import VaSSO
+
+with brought_by("transformers"):
+    from transformers import Trainer
+
+    from vasso.integrations.accelerate import climb, inner, sharpness_aware
 
 
 class SharpnessAwareMixin(Trainer):

@@ -21,13 +21,13 @@ class DiskFullError(OSError):
 
 
 @contextmanager
-def _room_for(path: Path) -> Iterator[None]:
-    """Says what to do when the disk is full; other errors pass."""
+def _writing(path: Path) -> Iterator[None]:
+    """Says what to do when the disk is full; other errors name the file, not a temporary one."""
     try:
         yield
     except OSError as trouble:
         if trouble.errno not in _FULL:
-            raise
+            raise OSError(trouble.errno, trouble.strerror, str(path)) from trouble
         raise DiskFullError(
             trouble.errno,
             f"no room left to write {path.name} ({os.strerror(trouble.errno)}): nothing written "
@@ -46,10 +46,11 @@ def replace(path: Path, content: bytes) -> None:
 
     Raises:
         DiskFullError: there is no room; the old file is still there.
+        OSError: it cannot be written for another reason.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
-        with _room_for(path):
+        with _writing(path):
             _write_new(temporary, content)
             os.replace(temporary, path)
     finally:
@@ -69,7 +70,7 @@ def append_line(path: Path, line: str) -> None:
         OSError: it cannot be written for another reason.
     """
     content = line.encode() + b"\n"
-    with _room_for(path), open(path, "a+b", buffering=0) as file:
+    with _writing(path), open(path, "a+b", buffering=0) as file:
         before = file.seek(0, os.SEEK_END)
         if before and _last_byte(file.fileno(), before) != b"\n":
             content = b"\n" + content

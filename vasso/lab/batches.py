@@ -56,7 +56,8 @@ class Batches:
         if len(self.y) < self.size and self.drop_last:
             raise ValueError(
                 f"a batch of {self.size} does not fit into {len(self.y)} training images: lower "
-                "batch, or set drop_last=false"
+                "batch, or let smaller ones be by drop_last=false (--set drop_last=false, or "
+                "--no-drop-last of `vasso train`)"
             )
         if self.size < self.world:
             raise ValueError(f"a batch of {self.size} cannot be shared by {self.world} processes")

@@ -1,17 +1,53 @@
-"""What can be asked for? Methods, data, models, studies as text."""
+"""What can be asked for? Methods, data, models, studies: a line for each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import vasso
+from vasso.lab import data, models
 from vasso.lab import study as studies
-from vasso.lab.data import NAMES as DATA
-from vasso.lab.models import MODELS
-from vasso.lab.study import Study
+from vasso.lab.data import loading
+from vasso.lab.methods import BASES
+from vasso.lab.tables import aligned, rows_of
+from vasso.lab.translation import corpora, transformer
+from vasso.lab.translation.pairs import NAMES as TEXTS
 
-KINDS = ("studies", "methods", "data", "models")
+TRANSLATES = "sentences, for `vasso translate`"
+Row = tuple[str, ...]
+
+
+def _studies() -> list[Row]:
+    found = [studies.load(name) for name in studies.names()]
+    return [(s.name, s.shows or "ours", s.question) for s in found]
+
+
+def _methods() -> list[Row]:
+    plain = [(name, "1", f"torch.optim.{name}", "The base alone.") for name in BASES]
+    entries = vasso.methods().items()
+    return [*plain, *((name, e.price, e.call, e.what) for name, e in entries)]
+
+
+def _data() -> list[Row]:
+    images, texts = rows_of(loading.__doc__), rows_of(corpora.__doc__)
+    pictures = [(name, *images[name], "images") for name in data.NAMES]
+    return [*pictures, *((name, *texts[name], TRANSLATES) for name in TEXTS)]
+
+
+def _models() -> list[Row]:
+    networks = rows_of(models.__doc__)
+    pictures = [(name, *networks[name], "images") for name in models.MODELS]
+    shapes = transformer.SIZES.items()
+    told = ((n, f"{s.layers} + {s.layers} layers of width {s.width}") for n, s in shapes)
+    return [*pictures, *((*row, TRANSLATES) for row in told)]
+
+
+KINDS: Mapping[str, Callable[[], list[Row]]] = {
+    "studies": _studies,
+    "methods": _methods,
+    "data": _data,
+    "models": _models,
+}
 
 
 def listed(kind: str) -> str:
@@ -21,48 +57,7 @@ def listed(kind: str) -> str:
         kind: one of `KINDS`.
 
     Returns:
-        A line for each entry.
+        A line for each entry, and where there is more.
     """
-    rows = _rows(kind)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _rows(kind: str) -> list[tuple[str, ...]]:
-    if kind == "methods":
-        plain = ("SGD, AdamW", "1", "The base alone.")
-        entries = vasso.methods().items()
-        return [plain, *((name, entry.price, entry.what) for name, entry in entries)]
-    if kind == "studies":
-        found = [studies.load(name) for name in studies.names()]
-        return [(s.name, s.shows or "ours", s.question) for s in found]
-    return [(name,) for name in (DATA if kind == "data" else MODELS)]
-
-
-def about_study(study: Study) -> str:
-    """A study as text.
-
-    Args:
-        study: the study.
-
-    Returns:
-        Its question, its scales and the published figures.
-    """
-    lines = [f"{study.name}: {study.title}", study.question]
-    lines += [f"Shows: {study.shows or 'a question of ours'}. Measures: {study.measure}."]
-    for scale in study.scales.values():
-        lines += ["", f"Scale {scale.name}: {len(scale.runs)} runs. {scale.about}".rstrip()]
-        seen = dict.fromkeys(f"  {r.task.data} {r.task.model} {r.method.label}" for r in scale.runs)
-        lines += [*seen, *(f"  open: {point}" for point in scale.open)]
-    for known in study.known:
-        lines += ["", f"Known: {known['source']} ({known['measure']})"]
-        lines += [f"  {_figure(figure)}" for figure in known["figures"]]
-    return "\n".join(lines)
-
-
-def _figure(figure: Mapping[str, Any]) -> str:
-    told = [f"{value}" for key, value in figure.items() if key not in {"mean", "spread", "n"}]
-    spread = f" ± {figure['spread']}" if "spread" in figure else ""
-    n = f" (n={figure['n']})" if "n" in figure else ""
-    return f"{' '.join(told)}: {figure['mean']}{spread}{n}"
+    one = {"studies": "label-noise", "methods": "VaSSO", "data": "cifar10", "models": "resnet8"}
+    return f"{aligned(KINDS[kind]())}\n\nOne in full: vasso list {kind} {one[kind]}"

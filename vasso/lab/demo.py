@@ -21,6 +21,7 @@ from rich.table import Table
 
 from vasso.diagnostics.estimates import Estimate
 from vasso.lab import study as studies
+from vasso.lab.census import census
 from vasso.lab.methods import Method
 from vasso.lab.runs import Run
 from vasso.lab.statistics import Standing, holm, mean, paired, standing
@@ -70,8 +71,7 @@ def finished(store: Store, runs: list[Run]) -> dict[Run, dict[str, Any]]:
     Returns:
         Those that have ended, with their results.
     """
-    found = ((run, store.folder(run.id).result) for run in runs)
-    return {run: result for run, result in found if result is not None}
+    return census(runs, store).done
 
 
 def name_of(method: Method) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vasso.lab import study as studies
+from vasso.lab.census import census
+from vasso.lab.exits import FAILED
 from vasso.lab.jobs import Crew
 from vasso.lab.place import STORE, Place
 from vasso.lab.runs import Run
@@ -59,7 +61,7 @@ class Demo:
         if code == 0 and results:
             demo.tell(results)
             page = store.root / "report.html"
-            write_report(store.root, page)
+            write_report(self.store, page)
             demo.show_page(page, self.open)
         return code
 
@@ -73,15 +75,16 @@ class Demo:
         Returns:
             The exit code.
         """
-        from vasso.lab.demo import STUDY, finished
+        from vasso.lab.demo import STUDY
         from vasso.lab.display import MethodBars
 
-        done = finished(store, runs)
-        missing = [run for run in runs if run not in done]
-        say(f"{studies.load(STUDY).question}\n{len(runs)} runs, {len(missing)} to do")
-        if not missing:
-            return 0
-        with MethodBars(runs, done) as bars:
+        found = census(runs, store)
+        counts = f"{len(runs)} runs, {len(found.missing)} to do{found.rest}"
+        say("\n".join([studies.load(STUDY).question, *found.complaints(), counts]))
+        wrong = FAILED if found.unread else 0
+        if not found.missing:
+            return wrong
+        with MethodBars(runs, found.done) as bars:
             how = Place(accelerator="cpu").how()
-            outcome = Crew(store.root, how, self.jobs, bars).work(missing)
-        return concluded(outcome, len(missing))
+            outcome = Crew(store.root, how, self.jobs, bars).work(found.missing)
+        return concluded(outcome, len(found.missing)) or wrong

@@ -223,9 +223,10 @@ def told(detail: Any) -> str:
     if not isinstance(detail, dict):
         return str(detail).strip().splitlines()[0] if str(detail).strip() else ""
     last, best = detail["last"], detail["best"]
-    words = [f"last epoch {percent(last.get('test_accuracy'))}"]
+    words = [f"test accuracy {percent(last.get('test_accuracy'))} (last epoch)"]
     if best is not None:
-        words.append(f"best by validation {percent(best['test_accuracy'])} (epoch {best['epoch']})")
+        chosen = f"epoch {best['epoch']}, chosen by validation"
+        words.append(f"{percent(best['test_accuracy'])} ({chosen})")
     words.append(f"{detail['cost']:.0f} gradients in {detail['seconds']:.0f} s")
     if detail.get("skipped"):
         words.append(f"{detail['skipped']} steps skipped: gradients were not finite")
@@ -241,4 +242,4 @@ def percent(value: float | None) -> str:
     Returns:
         With two digits.
     """
-    return "not tested" if value is None else f"{value:.2f} %"
+    return "not measured" if value is None else f"{value:.2f} %"

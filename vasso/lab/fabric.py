@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from vasso.extras import brought_by
+
 
 @contextmanager
 def not_found(package: str) -> Iterator[None]:
@@ -38,8 +40,16 @@ def not_found(package: str) -> Iterator[None]:
         del sys.modules[package]
 
 
-with not_found("torchmetrics"):
+with not_found("torchmetrics"), brought_by("lab"):
     from lightning_fabric import Fabric
+    from lightning_fabric.accelerators import ACCELERATOR_REGISTRY
+    from lightning_fabric.strategies import STRATEGY_REGISTRY
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
-__all__ = ["Fabric", "ModelParallelStrategy", "not_found"]
+__all__ = [
+    "ACCELERATOR_REGISTRY",
+    "STRATEGY_REGISTRY",
+    "Fabric",
+    "ModelParallelStrategy",
+    "not_found",
+]

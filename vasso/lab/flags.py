@@ -17,6 +17,12 @@ from vasso.lab.tasks import Task
 
 RENAMED = {"name": "method"}
 LEFT_OUT = ("settings",)
+RHO = (
+    "radius of the ball; or a schedule of `vasso.schedules`, in quotes: 'linear(0.1, 0.02, 200)' "
+    "goes from 0.1 to 0.02 in 200 steps."
+)
+THETA = "weight of the newest gradient in the slope; 1 is SAM's."
+SET = "further settings of the method, as name=value; `vasso list methods NAME` shows them."
 
 
 def texts(documented: type) -> dict[str, str]:
@@ -49,12 +55,26 @@ class Tables:
         """
         given: dict[str, Any] = dict(vars(self))
         own = {name: value_of(given[name]) for name in ("rho", "theta") if given[name] is not None}
-        own |= assignments(given["set"])
+        more = assignments(given["set"])
+        self._check_once(more)
+        own |= more
         task = {f.name: given[f.name] for f in fields(Task)}
         kept = [f.name for f in fields(Method) if f.name not in LEFT_OUT]
         method = {name: given[RENAMED.get(name, name)] for name in kept}
         known = {key: own.pop(key) for key in list(own) if key in task}
         return {"task": task | known, "method": method | own, "seed": given["seed"]}
+
+    def _check_once(self, more: dict[str, Any]) -> None:
+        """Raises if a setting is given by its flag and by `--set`, and not the same."""
+        flags = {f.name: f.default for f in fields(self)}  # type: ignore[arg-type]
+        for name, value in more.items():
+            given = getattr(self, name) if name in flags else None
+            if name in flags and given != flags[name] and str(given) != str(value):
+                flag = name.replace("_", "-")
+                raise ValueError(
+                    f"{name} is given twice, by --{flag} {given} and by --set {name}={value}: "
+                    "leave one out"
+                )
 
 
 def _flags(source: type, default: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -71,20 +91,23 @@ def _flags(source: type, default: dict[str, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def _own(text: str) -> Any:
-    return Annotated[str | None, tyro.conf.arg(help=text)]
+    """A setting of the method that has its own default there, not here."""
+    hint = "(default: the method's own)"
+    about = tyro.conf.arg(help=text, metavar="NUMBER|SCHEDULE", help_behavior_hint=hint)
+    return Annotated[str | None, about]
 
 
 RunFlags: Any = make_dataclass(
     "RunFlags",
     [
         *_flags(Method, {"method": "VaSSO"}),
-        ("rho", _own("radius of the ball, or a schedule."), field(default=None)),
-        ("theta", _own("weight of the newest gradient in the slope."), field(default=None)),
+        ("rho", _own(RHO), field(default=None)),
+        ("theta", _own(THETA), field(default=None)),
         (
             "set",
             Annotated[
                 tuple[str, ...],
-                tyro.conf.arg(help="further settings of the method, as name=value."),
+                tyro.conf.arg(help=SET),
             ],
             field(default=()),
         ),

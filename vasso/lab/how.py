@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vasso.lab.accelerators import check_accelerator, check_strategy
 from vasso.lab.fabric import Fabric, ModelParallelStrategy
 from vasso.lab.shards import sharded
 
@@ -44,6 +45,8 @@ class How:
         Returns:
             Launched, if there are several processes.
         """
+        check_accelerator(self.accelerator)
+        check_strategy(self.strategy)
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         strategy: Any = self.strategy
         if self.strategy == FSDP2:

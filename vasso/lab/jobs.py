@@ -184,8 +184,8 @@ def worker(line: Connection, store: Path, how: Mapping[str, Any]) -> None:
 
     from vasso.lab.heap import keep_freed
     from vasso.lab.how import How
-    from vasso.lab.store import BusyError, Store
-    from vasso.lab.train import Stopped, train
+    from vasso.lab.store import BusyError, Store, StoreError
+    from vasso.lab.train import CannotBeginError, Stopped, train
 
     torch.set_num_threads(1)
     keep_freed()
@@ -198,6 +198,8 @@ def worker(line: Connection, store: Path, how: Mapping[str, Any]) -> None:
             answer = "busy", str(trouble)
         except Stopped as reason:
             answer = "stopped", str(reason)
+        except (CannotBeginError, StoreError) as trouble:
+            answer = "failed", str(trouble)
         except Exception as trouble:
             told = "".join(traceback.format_exception(trouble)[-3:])
             answer = "failed", f"{type(trouble).__name__}: {trouble}\n{told}"

@@ -7,26 +7,27 @@ from dataclasses import dataclass
 import tyro
 from rich.console import Console
 
-from vasso.lab import study as studies
-from vasso.lab.catalogues import KINDS, about_study, listed
+from vasso.lab.catalogues import KINDS, listed
+from vasso.lab.entries import about
 from vasso.lab.settings import name_of
 from vasso.lab.usage import usage
 
 
 @dataclass(frozen=True)
 class List:
-    """Shows what there is: methods, data, models or studies; or one study in full.
+    """Shows what there is: studies, methods, data or models; or one of them in full.
 
     Try:
         vasso list
         vasso list methods
+        vasso list methods VaSSO
         vasso list studies label-noise
     """
 
     kind: tyro.conf.Positional[str] = "studies"
-    """methods, data, models or studies"""
+    """studies, methods, data or models"""
     name: tyro.conf.Positional[str] = ""
-    """a study, to see its question, its runs and the published figures"""
+    """one of them, to see all that there is to know of it"""
 
     def __call__(self) -> int:
         """Prints it.
@@ -36,7 +37,6 @@ class List:
         """
         with usage():
             kind = name_of("list", self.kind, KINDS)
-            found = studies.load(self.name) if self.name else None
-        text = listed(kind) if found is None else about_study(found)
+            text = about(kind, self.name) if self.name else listed(kind)
         Console().print(text, highlight=False, markup=False, soft_wrap=True)
         return 0

@@ -45,7 +45,7 @@ class Method:
     """A method and how its base descends.
 
     Args:
-        name: one of `vasso.methods()`, or "plain" for the base alone.
+        name: one of `vasso list methods`; SGD, AdamW or "plain" for the base alone.
         settings: of the method, sorted pairs of name and value. A text such as
             "proportional_to_lr(0.6, lr_high=3e-3)" is a schedule of `vasso.schedules`. `start`
             below 1 is a share of the run.
@@ -57,11 +57,13 @@ class Method:
         beta2: of AdamW.
         weight_decay: of the base.
         schedule: the shape of the learning rate; see `vasso.lab.rates`.
-        per: when it changes.
-        warm_up: steps of its warm-up.
-        lr_end: where cosine and line end.
-        clip_norm: clips the gradient that goes down.
-        batchnorm: the pass that moves running statistics.
+        per: when the learning rate changes.
+        warm_up: steps in which the learning rate rises from 0; fewer than the run has,
+            unless `steps` ends it earlier.
+        lr_end: where the learning rate of cosine and linear ends.
+        clip_norm: clips the gradient that goes down to this norm; None for never.
+        batchnorm: the pass that moves BatchNorm's running statistics: that at the weights (clean),
+            that above (perturbed), or both.
         same_rng: whether the second pass replays dropout.
         average_from: the share of the run after which weights are averaged (SWA); None for never.
 
@@ -257,7 +259,7 @@ class Method:
             raise ValueError("same_rng is for methods that take two passes, not for " + self.label)
         model = nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1))
         try:
-            self.build(model, total=100, source=_no_data)
+            self.build(model, total=100, source=_NoData())
             self.build_loss(model, 2, 2, nn.functional.cross_entropy)
         except (TypeError, ValueError) as trouble:
             raise ValueError(f"{self.label}: {trouble}") from None
@@ -351,6 +353,10 @@ def _schedule(text: str, name: str) -> Any:
         ) from None
 
 
-def _no_data() -> Any:
+class _NoData:
     """Stands for a source of data while settings are checked; it is never asked."""
-    raise RuntimeError("settings are being checked: there is no data yet")
+
+    def full(self) -> Any:
+        raise RuntimeError("settings are being checked: there is no data yet")
+
+    fresh = full

@@ -49,6 +49,7 @@ class Pictures:
 
     def __init__(self, task: Task, data: Images | Folder, seed: int, workers: int = 0) -> None:
         self.task, self.seed, self.workers = task, seed, workers
+        task.check_pictures(data.train_x.shape[2] if isinstance(data, Images) else data.size)
         self.prepared = task.split(data, seed)
         self.realised = self.prepared.realised
         self.criterion = task.criterion

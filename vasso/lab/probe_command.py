@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 from rich.console import Console
 
+from vasso.lab.place import check_data_root
+from vasso.lab.probe_place import FILE, free, worth_keeping
 from vasso.lab.subject import Amount, Subject, subject_of
 from vasso.lab.usage import say, usage
 
@@ -24,7 +28,8 @@ class Probe:
     Ctrl-C keeps what has been measured.
 
     Try:
-        vasso probe digits-mlp-vasso-rho-0.1-s0-9b5c1dd00a --quick
+        vasso train --rho 0.1
+        vasso probe digits-mlp-vasso-rho-0.1-s0-8b85e915b8 --quick
         vasso probe my_module:my_function --rho 0.1 --thetas 1 0.4
         vasso probe runs/some-run --only snr,friendliness --also landscape
 
@@ -50,13 +55,15 @@ class Probe:
     """a first look: fewer batches, adversaries, radii and samples"""
     out: Path | None = None
     """folder for probe.json and pictures; else probe in the folder of the run, where `vasso report`
-    finds it, or probes/<name> for a function of yours"""
+    finds it, or probes/<name> for a function of yours. What lies there is replaced by a probe of
+    the same subject with all of its measures, from as many batches; beside any other probe the new
+    one goes to a folder of its own, such as probe-2"""
     store: Path = Path("runs")
     """directory of runs"""
     data_root: Path | None = None
     """directory of data sets; else VASSO_DATA, else the cache of the user"""
     accelerator: str = "auto"
-    """cpu, cuda, ... as Lightning Fabric calls it, for runs"""
+    """for runs: cpu, cuda, mps or tpu; auto takes the best there is"""
 
     def __call__(self) -> int:
         """Measures, prints and writes.
@@ -71,6 +78,7 @@ class Probe:
         from vasso.lab.probing import Depth, chosen, probe
 
         with usage():
+            check_data_root(self.data_root)
             names = chosen(_words(self.only), _words(self.also))
             places = {"store": self.store, "data": self.data_root, "accelerator": self.accelerator}
             subject = fit(subject_of(self.subject, self.amount(), **places))  # type: ignore[arg-type]
@@ -79,11 +87,14 @@ class Probe:
         depth = depth.quick() if self.quick else depth
         with Bar() as bar:
             findings = probe(subject, depth, names, bar)
-        path = self.place(subject) / "probe.json"
-        write(path, document(subject, depth, findings))
+        content = document(subject, depth, findings)
+        path = self.kept(self.place(subject), content) / FILE
+        write(path, content)
         pictures = draw(findings, path.parent)
         console = Console()
-        console.print(table_of(findings))
+        table = table_of(findings)
+        if table.row_count:
+            console.print(table)
         for text in (*sentences(findings, depth), *(f"Note: {x}" for x in findings.notes)):
             console.print(text, highlight=False, markup=False, soft_wrap=True)
         for file in (path, *pictures):
@@ -105,6 +116,22 @@ class Probe:
         if self.out is not None:
             return self.out
         return Path("probes") / subject.name if subject.home is None else subject.home / "probe"
+
+    def kept(self, folder: Path, probe: Mapping[str, Any]) -> Path:
+        """Where a probe is kept, and says so if that is not where it was to go.
+
+        Args:
+            folder: where it was to go.
+            probe: what is to be written.
+
+        Returns:
+            A folder without a probe that says more.
+        """
+        found = free(folder, probe)
+        if found != folder:
+            why = worth_keeping(folder, probe)
+            say(f"vasso: {folder} has {why}, which stays: this one is in {found}")
+        return found
 
     def amount(self) -> Amount:
         """How much data is asked for.

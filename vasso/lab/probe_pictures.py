@@ -32,6 +32,7 @@ def draw(findings: Findings, folder: Path) -> list[Path]:
             files.append(save(make(), folder / f"{name}.svg"))
         except ValueError as trouble:  # such as a landscape of NaN: the numbers are still good
             findings.notes.append(f"{name} could not be drawn: {trouble}")
+            (folder / f"{name}.svg").unlink(missing_ok=True)  # of an earlier probe
     return files
 
 

@@ -10,7 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
+from vasso.extras import brought_by
+
+with brought_by("lab"):
+    import numpy as np
 
 from vasso.diagnostics.density import Density
 from vasso.diagnostics.eigen import Eigenpairs

@@ -9,7 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from vasso.extras import brought_by
+
+with brought_by("lab"):
+    from rich.table import Table
 
 from vasso.diagnostics.density import Density
 from vasso.diagnostics.eigen import Eigenpairs

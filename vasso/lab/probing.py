@@ -24,8 +24,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
+
+from vasso.extras import brought_by
+
+with brought_by("lab"):
+    import numpy as np
 
 from vasso.diagnostics.batches import samples_in
 from vasso.diagnostics.density import spectral_density
@@ -190,7 +194,8 @@ class Work:
             if theta not in able:
                 self.notes.append(
                     f"theta {theta:g} is left out: its slope needs more than {warm_up(theta)} "
-                    f"batches, there are {self.subject.count}"
+                    f"batches, there are {self.subject.count}: give --batches {warm_up(theta) + 1} "
+                    "or more, and as many in the loader of a function of yours"
                 )
         return able
 
@@ -284,6 +289,11 @@ def _radius(work: Work) -> list[Any]:
     level = work.depth.level
     curves = [curve_of(work.rises(theta), theta, level) for theta in work.thetas]
     equal = []
+    if 1.0 not in work.thetas or len(work.thetas) == 1:
+        work.notes.append(
+            "radius has no rho of equal effect: that compares the slope of each theta with SAM's, "
+            "so give 1 and another, as in --thetas 1 0.4"
+        )
     if 1.0 in work.thetas:
         for theta in (t for t in work.thetas if t != 1):
             pair = work.rises(1.0), work.rises(theta), work.depth.rho

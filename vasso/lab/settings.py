@@ -35,7 +35,7 @@ def nearest(value: str, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(value).casefold(), folded, n=1, cutoff=0.5)
     if near:
         return f" Did you mean {folded[near[0]]!r}?"
-    return f" There are {', '.join(known)}." if known else ""
+    return f" There are {', '.join(map(repr, known))}." if known else ""
 
 
 def name_of(what: str, value: object, choices: Iterable[str]) -> str:

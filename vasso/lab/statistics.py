@@ -19,8 +19,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-import numpy as np
-from scipy.special import nctdtr, stdtr, stdtrit
+from vasso.extras import brought_by
+
+with brought_by("lab"):
+    import numpy as np
+    from scipy.special import nctdtr, stdtr, stdtrit
 
 from vasso.diagnostics.estimates import Array, Estimate, mean_of, student
 

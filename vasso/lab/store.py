@@ -21,7 +21,6 @@ from __future__ import annotations
 import fcntl
 import io
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ from typing import Any
 import torch
 
 from vasso.lab import atomic
+from vasso.lab.json_text import as_json, table_in, table_of
 
 FORMAT = 1
 _ID = re.compile(r"[a-z0-9][a-z0-9.+-]{0,150}")
@@ -62,26 +62,29 @@ class Store:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).expanduser().absolute()
         if self.root.exists() and not self.root.is_dir():
-            raise StoreError(f"{self.root} is a file: a store is a directory")
+            raise StoreError(
+                f"{self.root} is a file: a store is a directory, name another by --store"
+            )
         self.root.mkdir(parents=True, exist_ok=True)
         self._check_format()
 
     def _check_format(self) -> None:
         path = self.root / "store.json"
         if not path.exists():
-            others = sorted(p.name for p in self.root.iterdir() if not p.name.startswith("."))
-            if others and not any((self.root / name / "run.json").exists() for name in others):
-                raise StoreError(
-                    f"{self.root} holds other things ({others[0]}, ...) and is no store: name an "
-                    "empty or a new directory"
-                )
+            self._check_is_free()
             atomic.replace(path, json.dumps({"format": FORMAT}).encode())
             return
-        found = _read_json(path).get("format")
-        if not isinstance(found, int) or found > FORMAT:
+        kept = "Remove it: the runs beside it stay, and it is written anew"
+        _check_is_known(_read_json(path, kept).get("format"), f"the store {self.root}")
+
+    def _check_is_free(self) -> None:
+        """Raises if things lie here that are neither runs nor stores, as that of `vasso demo`."""
+        there = [p for p in self.root.iterdir() if not p.name.startswith(".")]
+        others = sorted(p.name for p in there if not (p / "store.json").is_file())
+        if others and not any((self.root / name / "run.json").exists() for name in others):
             raise StoreError(
-                f"the store {self.root} has format {found!r}, this version of vasso reads {FORMAT} "
-                "and older: update vasso, or name another store. Nothing has been changed"
+                f"{self.root} holds other things ({others[0]}, ...) and is no store: name an empty "
+                "or a new directory by --store"
             )
 
     def folder(self, run_id: str) -> Folder:
@@ -164,18 +167,36 @@ class Folder:
             settings: as JSON may hold them, `run` among them.
 
         Raises:
-            StoreError: there is a run of other settings under this id.
+            StoreError: what is there is of other settings, damaged or of a newer version.
         """
         path = self._file("run.json")
         if not path.exists():
-            atomic.replace(path, _as_json(settings, indent=1))
-        elif not _agrees(self.settings.get("run"), json.loads(_as_json(settings))["run"]):
-            raise StoreError(f"{path} holds other settings than {self.id} stands for: remove it")
+            atomic.replace(path, as_json(settings, indent=1))
+        else:
+            self._check_is_of(settings["run"])
+
+    def _check_is_of(self, run: Mapping[str, Any]) -> None:
+        """Raises if these are not the settings that are kept here."""
+        if not _agrees(self.settings.get("run"), json.loads(as_json(run))):
+            path = self._file("run.json")
+            raise StoreError(
+                f"{path} holds other settings than {self.id} stands for. {self._remedy}"
+            )
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `run.json` says."""
-        return _read_json(self._file("run.json"))
+        """What `run.json` says; an error if it is damaged or of a newer version."""
+        path = self._file("run.json")
+        if not path.exists():
+            raise StoreError(f"{path} is not there. {self._remedy}")
+        found = _read_json(path, self._remedy)
+        _check_is_known(found.get("format", FORMAT), str(path))
+        return found
+
+    @property
+    def _remedy(self) -> str:
+        """What is to be done about damage; one file less would not do: a result ends a run."""
+        return f"Remove the folder {self.path} to begin the run anew"
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Adds a line to the metrics.
@@ -183,7 +204,7 @@ class Folder:
         Args:
             line: what to note; `kind` and `step` say what it is about.
         """
-        atomic.append_line(self._file("metrics.jsonl"), _as_json(line).decode())
+        atomic.append_line(self._file("metrics.jsonl"), as_json(line).decode())
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """All lines, in order of time; of one that was written again after a crash, the last.
@@ -197,7 +218,7 @@ class Folder:
         path = self._file("metrics.jsonl")
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else ()):
-            entry = _entry(line)
+            entry = table_of(line)
             if entry is None or (kind is not None and entry.get("kind") != kind):
                 continue
             again = entry.get("kind"), entry.get("step")
@@ -206,6 +227,19 @@ class Folder:
             found[key] = entry
         return list(found.values())
 
+    def unread_lines(self) -> list[int]:
+        """Lines of the metrics of a finished run that cannot be read and that no crash explains.
+
+        After a line that a crash has torn stands that of the next start.
+
+        Returns:
+            Their numbers, from 1.
+        """
+        path = self._file("metrics.jsonl")
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        unread = [i for i, line in enumerate(lines) if table_of(line) is None]
+        return [i + 1 for i in unread if not any(map(_is_start, lines[i + 1 : i + 2]))]
+
     def write_table(self, name: str, table: Mapping[str, Any]) -> None:
         """Keeps something that the weights of the run are of no use without.
 
@@ -213,7 +247,7 @@ class Folder:
             name: the file, such as `vocabulary.json`.
             table: as JSON may hold it.
         """
-        atomic.replace(self._file(name), _as_json(table, indent=1))
+        atomic.replace(self._file(name), as_json(table, indent=1))
 
     def table(self, name: str) -> dict[str, Any] | None:
         """Such a thing.
@@ -233,13 +267,32 @@ class Folder:
         Args:
             result: as JSON may hold it.
         """
-        atomic.replace(self._file("result.json"), _as_json(result, indent=1))
+        atomic.replace(self._file("result.json"), as_json(result, indent=1))
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """How the run has ended, None if it has not."""
+        """How the run has ended, None if it has not; an error if that is damaged."""
         path = self._file("result.json")
-        return _read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        found = _read_json(path, self._remedy)
+        if lacks := lacking(found):
+            raise StoreError(f"{path} is damaged: it says nothing of {lacks}. {self._remedy}")
+        return found
+
+    def result_of(self, run: Mapping[str, Any]) -> dict[str, Any] | None:
+        """How a run has ended, after a look at whether this folder is its own, and whole.
+
+        Args:
+            run: all its settings.
+
+        Returns:
+            The result, None if it has not ended; an error if that cannot be told.
+        """
+        result = self.result
+        if result is not None or self._file("run.json").exists():
+            self._check_is_of(run)
+        return result
 
     def write_measurement(self, name: str, table: Mapping[str, Any]) -> None:
         """Keeps what was measured of the run after it had ended.
@@ -248,7 +301,7 @@ class Folder:
             name: of the measurement.
             table: as JSON may hold it: `settings` and `rows` among it.
         """
-        atomic.replace(self._file(f"{name}.json"), _as_json(table, indent=1))
+        atomic.replace(self._file(f"{name}.json"), as_json(table, indent=1))
 
     def measurement(self, name: str, settings: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """What was measured.
@@ -266,11 +319,11 @@ class Folder:
         path = self._file(f"{name}.json")
         if not path.exists():
             return None
-        table = _read_json(path)
+        table = _read_json(path, "Remove it to measure again")
         rows = table.get("rows")
         if not isinstance(rows, list):
             raise StoreError(f"{path} is damaged: it has no rows. Remove it to measure again")
-        return rows if table.get("settings") == json.loads(_as_json(settings)) else None
+        return rows if table.get("settings") == json.loads(as_json(settings)) else None
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Keeps tensors.
@@ -303,7 +356,7 @@ class Folder:
         except Exception as trouble:
             raise StoreError(
                 f"{path} cannot be read ({type(trouble).__name__}): it is damaged or holds more "
-                "than tensors. Remove it to begin the run anew"
+                f"than tensors. {self._remedy}"
             ) from trouble
         return state
 
@@ -314,14 +367,16 @@ class Folder:
             For `load_state_dict`; and whether they are averaged.
 
         Raises:
-            StoreError: it has not ended.
+            StoreError: it has not ended, or its weights are gone.
             DivergedError: training has lost them.
         """
         kept = self.load("weights.pt")
-        if self.result is None or kept is None:
+        if self.result is None:
             raise StoreError(
                 f"{self.path} is not finished: train it first (vasso study, vasso train)"
             )
+        if kept is None:
+            raise StoreError(f"{self.path} has no weights.pt. {self._remedy}")
         averaged = kept.get("average") is not None
         found: dict[str, Any] = kept["average"] if averaged else kept["model"]
         if not all(torch.isfinite(value).all() for value in found.values()):
@@ -343,37 +398,44 @@ class Folder:
         return path
 
 
-def _as_json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
-    return json.dumps(_finite(value), indent=indent, allow_nan=False).encode()
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null stands for both."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, UnicodeDecodeError):
-        raise StoreError(f"{path} is damaged: not JSON") from None
-    if not isinstance(value, dict):
-        raise StoreError(f"{path} is damaged: not a table")
-    return value
+        return table_in(path)
+    except ValueError as trouble:
+        raise StoreError(f"{path} is {trouble}" + (f". {remedy}" if remedy else "")) from None
 
 
-def _entry(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+def _check_is_known(version: Any, what: str) -> None:
+    """Raises if a newer version of this package has written it."""
+    if not isinstance(version, int) or version > FORMAT:
+        raise StoreError(
+            f"{what} has format {version!r}, of a newer version; this version of vasso reads "
+            f"{FORMAT} and older: update vasso, or name another store. Nothing has been changed"
+        )
+
+
+def lacking(result: Mapping[str, Any]) -> str | None:
+    """What a result does not tell, of what everything else takes for granted.
+
+    Args:
+        result: how a run has ended.
+
+    Returns:
+        The first such thing, None if nothing is lacking.
+
+    Example:
+        >>> lacking({"last": {}, "cost": 3.0}), lacking({"last": {}, "cost": 3.0, "seconds": 1.5})
+        ('its seconds', None)
+    """
+    if not isinstance(result.get("last"), Mapping):
+        return "the last epoch"
+    numbers = ("cost", "seconds")
+    lost = (f"its {name}" for name in numbers if not isinstance(result.get(name), (int, float)))
+    return next(lost, None)
+
+
+def _is_start(line: bytes) -> bool:
+    return (table_of(line) or {}).get("kind") == "start"
 
 
 def _agrees(earlier: Any, now: Any) -> bool:

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vasso.lab import measures
 from vasso.lab.methods import Method
@@ -32,6 +32,7 @@ from vasso.lab.runs import Run
 from vasso.lab.settings import name_of, nearest
 from vasso.lab.tasks import NotThereYetError, Task
 
+T = TypeVar("T")
 SCALES = ("paper", "cpu")
 MEASURES = ("accuracy",)
 """What the result of a run tells by itself; the rest is in `vasso.lab.measures`."""
@@ -137,10 +138,29 @@ def load(name: str) -> Study:
     if name.endswith(".toml"):
         if not Path(name).is_file():
             raise ValueError(f"there is no file {name!r}")
-        return read(Path(name).read_text(), Path(name).stem, name)
-    found = name_of("study", name, names())
+        return read(_text(Path(name)), Path(name).stem, name)
+    found = _own_name(name)
     text = (resources.files("vasso.lab") / "studies" / f"{found}.toml").read_text()
     return read(text, found, f"study {found}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as trouble:
+        raise ValueError(f"{path} is not TOML, which is text in UTF-8: {trouble}") from None
+
+
+def _own_name(name: str) -> str:
+    """The name of a study that comes with the package, as it is spelt there."""
+    try:
+        return name_of("study", name, names())
+    except ValueError as trouble:
+        if Path(name).is_file() or Path(f"{name}.toml").is_file() or Path(name).name != name:
+            toml = Path(name).parent / f"{Path(name).stem or 'mine'}.toml"
+            told = f"{trouble} A file of your own has to end in .toml, as {str(toml)!r} does."
+            raise ValueError(told) from None
+        raise
 
 
 def read(text: str, name: str, where: str) -> Study:
@@ -184,6 +204,11 @@ def _scale(name: str, table: Any, where: str) -> Scale:
     for part in ("task", "method", "measurement"):
         _is_table(table.get(part, {}), f"{where}, {part}")
     _are_tables(table.get("grid", [{}]), f"{where}, grid")
+    if "grid" not in table and "name" not in table.get("method", {}):
+        raise ValueError(
+            f"{where} has no grid, which says what is trained: add [[{name}.grid]] with "
+            'methods = [{ name = "SAM", rho = 0.1 }], or grid = [] to train nothing'
+        )
     runs: dict[str, Run] = {}
     for number, grid in enumerate(table.get("grid", [{}])):
         _only(grid, {"task", "methods", "seeds"}, f"{where}, grid {number + 1}")
@@ -197,15 +222,24 @@ def _grid(scale: Mapping[str, Any], grid: Mapping[str, Any], where: str) -> Iter
     _is_table(grid.get("task", {}), f"{where}, task")
     _are_tables(grid.get("methods", [{}]), f"{where}, methods")
     tables = expanded({**scale.get("task", {}), **grid.get("task", {})})
-    tasks = [Task.of(table, f"{where}, task") for table in tables]
+    tasks = [_made(Task.of, table, f"{where}, task") for table in tables]
     methods = [
-        Method.of(table, f"{where}, method")
+        _made(Method.of, table, f"{where}, method")
         for chosen in grid.get("methods", [{}])
         for table in expanded({**scale.get("method", {}), **chosen})
     ]
     seeds = seeds_of(grid.get("seeds", scale.get("seeds", 1)), where)
     for task, method, seed in itertools.product(tasks, methods, seeds):
         yield Run(task, method, seed)
+
+
+def _made(make: Callable[[Mapping[str, Any], str], T], table: Mapping[str, Any], where: str) -> T:
+    """What a table stands for; what is wrong with it is said with its place."""
+    try:
+        return make(table, where)
+    except ValueError as trouble:
+        told = str(trouble)
+        raise ValueError(told if told.startswith(where) else f"{where}: {told}") from None
 
 
 def expanded(table: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -10,13 +10,15 @@ from rich.console import Console
 
 from vasso.lab import measures
 from vasso.lab import study as studies
+from vasso.lab.census import Census, census
+from vasso.lab.exits import FAILED, INTERRUPTED
 from vasso.lab.jobs import Crew
 from vasso.lab.place import Place
 from vasso.lab.runs import Run
 from vasso.lab.settings import assignments
 from vasso.lab.store import Store
 from vasso.lab.tasks import NotThereYetError, prepare_data
-from vasso.lab.usage import INTERRUPTED, concluded, say, usage
+from vasso.lab.usage import concluded, say, usage
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,21 @@ class Study:
             how = self.place.how()
             if self.dry_run:
                 return self.show(study, runs)
+            from vasso.lab.accelerators import check_accelerator, check_strategy  # imports Fabric
+
+            check_accelerator(self.place.accelerator)
+            check_strategy(self.place.strategy)
             study.check_is_there(self.scale)
             settings = self.settings(study, runs)
             prepare_data([run.task for run in runs], self.place.data_root)
             store = Store(self.place.store)
-        missing = [run for run in runs if store.folder(run.id).result is None]
-        say(f"{study.question}\n{len(runs)} runs, {len(missing)} to do, into {store.root}")
-        code = train_all(missing, store, how, self.jobs)
+        found = census(runs, store)
+        counts = f"{len(runs)} runs, {len(found.missing)} to do{found.rest}, into {store.root}"
+        say("\n".join([study.question, *found.complaints(), counts]))
+        code = train_all(found.missing, store, how, self.jobs)
         if settings is not None and code != INTERRUPTED:
             measure_all(settings, runs, store, how)
-        return code
+        return code or (FAILED if found.unread else 0)
 
     def settings(self, study: studies.Study, runs: list[Run]) -> measures.Settings | None:
         """What is to be measured of the runs.
@@ -121,15 +128,20 @@ class Study:
         Returns:
             The exit code.
         """
-        store = Store(self.place.store) if self.place.store.exists() else None
+        is_there = self.place.store.exists()
+        found = census(runs, Store(self.place.store)) if is_there else Census(missing=runs)
         for run in runs:
-            done = store is not None and store.folder(run.id).result is not None
-            print("done   " if done else "missing", run.id)
+            print(f"{found.word(run):<7}", run.id)
+        if runs:
+            counts = f"{len(found.done)} done, {len(found.missing)} missing{found.rest}"
+            say("\n".join([*found.complaints(), f"{len(runs)} runs, {counts}"]))
+        else:
+            say(f"{study.name} trains nothing: without --dry-run it measures the {study.measure}")
         try:
             study.check_is_there(self.scale)
         except NotThereYetError as reason:
             say(str(reason))
-        return 0
+        return FAILED if found.unread else 0
 
 
 def train_all(runs: list[Run], store: Store, how: dict[str, Any], jobs: int) -> int:
@@ -168,7 +180,7 @@ def measure_all(
     from vasso.lab.measured import table
     from vasso.lab.measurements import measure
 
-    finished = [run for run in runs if store.folder(run.id).result is not None]
+    finished = list(census(runs, store).done)
     if runs and not finished:
         say("no run is finished: there is nothing to measure yet")
         return

@@ -15,7 +15,6 @@ it the first batches of the loader are kept for that); `rho` is the radius of SA
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -28,10 +27,10 @@ from torch import Tensor, nn
 from vasso.diagnostics.batches import rows_of, samples_in
 from vasso.diagnostics.passes import LossFn, OfModel, untouched
 from vasso.lab.batches import Batches
+from vasso.lab.own import imported, told
 from vasso.lab.runs import Run
 from vasso.lab.settings import nearest
 from vasso.lab.store import Folder, Store
-from vasso.lab.tasks import imported
 from vasso.randomness import mixed
 
 PARTS = ("model", "loss", "loader", "others", "rho")
@@ -197,7 +196,9 @@ def of_run(
 
     weights = folder.load("weights.pt")
     if weights is None:
-        raise ValueError(f"{folder.path} has no weights.pt: train the run again in another store")
+        raise ValueError(
+            f"{folder.path} has no weights.pt. Remove the folder and train the run again"
+        )
     run = Run.of(folder.settings["run"], folder.id)
     how = How(data=data, accelerator=accelerator)
     training = Training(run, how, how.fabric(run.task.precision))
@@ -307,16 +308,9 @@ def imported_function(name: str) -> Callable[[], Any]:
         The function.
 
     Raises:
-        ValueError: the module cannot be imported, or there is no such function in it.
+        ValueError: it is no function, or wants arguments.
     """
-    try:
-        found = imported(name)
-    except ValueError:
-        raise
-    except Exception as trouble:
-        module = name.partition(":")[0]
-        told = f"{type(trouble).__name__}: {trouble}"
-        raise ValueError(f"{name}: the module {module} cannot be imported ({told})") from trouble
+    found = imported(name)
     if not callable(found):
         raise ValueError(f"{name} is no function but {type(found).__name__}")
     required = [
@@ -341,9 +335,6 @@ def of_function(name: str, function: Callable[[], Any], amount: Amount) -> Subje
 
     Returns:
         The subject; its batches are kept in memory.
-
-    Raises:
-        ValueError: the loader gives too few batches.
     """
     given = _parts(name, _called(name, function))
     model, loader, apart = given["model"], given["loader"], given.get("others")
@@ -351,14 +342,10 @@ def of_function(name: str, function: Callable[[], Any], amount: Amount) -> Subje
     with untouched(model, loader, apart):
         taken = list(islice(_cut(loader, amount.batch_size), wanted))
         others = list(islice(_cut(apart or (), amount.batch_size), amount.others))
+    _check_enough(name, len(taken), None if apart is None else len(others))
     if apart is None:
-        kept = max(2, min(amount.others, len(taken) // 4))
+        kept = max(2, min(amount.others, max(len(taken) // 4, len(taken) - amount.batches)))
         others, taken = taken[:kept], taken[kept:]
-    if len(taken) < 3 or len(others) < 2:
-        raise ValueError(
-            f"{name}: the loader gave {len(taken)} batches and {len(others)} others; a probe needs "
-            "at least 3 and 2, better 96 and 8: give more data or smaller batches"
-        )
     size = samples_in(taken[0])
     return Subject(
         name=name.replace(":", "-"),
@@ -374,15 +361,27 @@ def of_function(name: str, function: Callable[[], Any], amount: Amount) -> Subje
     )
 
 
+def _check_enough(name: str, batches: int, others: int | None) -> None:
+    """Three batches for slopes, two that no slope has seen: of the loader too, without `others`."""
+    more = "give more data or smaller batches"
+    if others is None and batches < 5:
+        raise ValueError(
+            f"{name}: the loader gave {batches} batches; a probe needs at least 5, better 104, "
+            f"because it keeps some apart to test the others with: {more}"
+        )
+    if batches < 3 or (others is not None and others < 2):
+        raise ValueError(
+            f"{name}: the loader gave {batches} batches and `others` gave {others}; a probe needs "
+            f"at least 3 and 2, better 96 and 8: {more}"
+        )
+
+
 def _called(name: str, function: Callable[[], Any]) -> Any:
     """What a function returns; what it raises is told with its place."""
     try:
         return function()
     except Exception as trouble:
-        at = traceback.extract_tb(trouble.__traceback__)[-1]
-        told = f"{type(trouble).__name__}: {trouble}"
-        where = f"{Path(at.filename).name}, line {at.lineno}"
-        raise ValueError(f"{name} failed ({told}; {where})") from trouble
+        raise ValueError(f"{name} failed ({told(trouble)})") from trouble
 
 
 def _parts(name: str, given: Any) -> dict[str, Any]:
@@ -421,6 +420,23 @@ def _check_kinds(name: str, parts: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: the {key} must be {wanted}, got {got} {parts[key]!r:.60}")
     if reduction != "mean":
         raise ValueError(f"{name}: the loss has reduction={reduction!r}: use reduction='mean'")
+    _check_trainable(name, parts["model"], loss)
+
+
+def _check_trainable(name: str, model: nn.Module, loss: Any) -> None:
+    """Whether the model has weights to look at, or the loss has them instead."""
+    if any(p.requires_grad for p in model.parameters()):
+        return
+    kind = type(model).__name__
+    if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
+        raise ValueError(
+            f"{name} gave {kind} as the model and {type(loss).__name__} as the loss, and only the "
+            "loss has weights: return model, loss, loader, in this order"
+        )
+    raise ValueError(
+        f"{name}: no parameter of the model, {kind}, requires a gradient: unfreeze those to look "
+        "at, by model.requires_grad_(True)"
+    )
 
 
 def _cut(batches: Iterable[Any], size: int | None) -> Iterator[Any]:

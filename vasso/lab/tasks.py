@@ -5,8 +5,6 @@ A user's own data, model or loss is named by `module:function`; see `Task`.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
@@ -24,11 +22,13 @@ from vasso.lab.data import (
     Images,
     load,
     open_folder,
+    side_of,
     validation_split,
     wrong_labels,
 )
 from vasso.lab.data.split import stratified
 from vasso.lab.models import MODELS, build
+from vasso.lab.own import given_by, imported, try_out
 from vasso.lab.settings import filled, name_of
 from vasso.lab.translation import transformer
 from vasso.lab.translation.pairs import NAMES as TEXTS
@@ -49,6 +49,7 @@ OF_IMAGES = (
 )
 OF_SENTENCES = ("pieces", "dropout")
 """Settings that mean nothing for the others."""
+MODULE = "a torch.nn.Module"
 
 
 class NotThereYetError(NotImplementedError):
@@ -60,9 +61,9 @@ class Task:
     """Data, model, loss and budget.
 
     Args:
-        data: a name of `vasso.lab.data` or of `vasso.lab.translation.corpora`, or
-            `module:function`: `function(seed=)` gives `Images` or `Texts`.
-        model: a name of `vasso.lab.models` or a transformer, or `module:function`:
+        data: one of `vasso list data`, or `module:function` of your own: `function(seed=)` gives
+            `vasso.lab.data.Images` or `vasso.lab.translation.pairs.Texts`.
+        model: one of `vasso list models`, or `module:function` of your own:
             `function(classes=, channels=, size=, seed=)` gives a module; to translate,
             `function(source=, target=, seed=)`.
         loss: "cross-entropy", or `module:function`: `function(output, y)` gives one loss for each
@@ -71,16 +72,17 @@ class Task:
         batch: images in a step; of sentences, pieces, padding counted.
         steps: ends the run earlier, after so many steps.
         drop_last: leaves out the last batch of an epoch if it is smaller.
-        size: reduces images to so many pixels a side.
+        size: reduces images to so many pixels a side; None leaves them as they are.
         train_size: training samples, a part of them in which every class keeps its share; None
             for all that validation leaves.
         validation: further images for validation; taken before labels are made wrong.
         wrong: share of training labels that are made wrong.
-        wrong_kind: how; see `vasso.lab.data.wrong_labels`.
-        crop: pixels of zero padding of a random crop.
+        wrong_kind: what a wrong label becomes: another class, any of all, or the one it is easily
+            taken for (asymmetric); see `vasso.lab.data.wrong_labels`.
+        crop: pixels of zero padding of a random crop; fewer than an image has a side.
         flip: mirrors images at random.
-        cutout: side of a square that is blanked.
-        cutout_probability: how often.
+        cutout: side of a square that is blanked; at most that of an image.
+        cutout_probability: how often cutout happens.
         resized_crop: side of a random resized crop.
         width: of the model; 1 is the published one.
         label_smoothing: of cross-entropy.
@@ -264,15 +266,13 @@ class Task:
             Images or sentences.
 
         Raises:
-            TypeError: the user's own are neither.
+            ValueError: the user's own are neither.
         """
         if ":" in self.data:
-            own = imported(self.data)(seed=seed)
-            if not isinstance(own, Images | Folder | Texts):
-                raise TypeError(
-                    f"{self.data} gave {type(own).__name__}, not vasso.lab.data.Images or "
-                    "vasso.lab.translation.pairs.Texts"
-                )
+            wanted = "vasso.lab.data.Images or vasso.lab.translation.pairs.Texts"
+            own: Images | Folder | Texts = given_by(
+                self.data, Images | Folder | Texts, wanted, seed=seed
+            )
             return own
         if self.data in TEXTS:
             return loaded_texts(self.data, root, self.pieces)
@@ -291,13 +291,38 @@ class Task:
         Returns:
             The model.
         """
-        channels, size = data.train_x.shape[1:3] if isinstance(data, Images) else (3, data.size)
+        channels, size = _shape_of(data)
         size = self.resized_crop or size
         shape: dict[str, int] = {"classes": data.classes, "channels": channels, "size": size}
-        if ":" in self.model:
-            own: nn.Module = imported(self.model)(**shape, seed=seed)
-            return own
-        return build(self.model, width=self.width, seed=seed, **shape)
+        if ":" not in self.model:
+            model = build(self.model, width=self.width, seed=seed, **shape)
+        else:
+            model = given_by(self.model, nn.Module, MODULE, **shape, seed=seed)
+        if ":" in self.model + self.loss:
+            names = self.model, self.loss
+            try_out(model, self.criterion, (channels, size, size), names=names)
+        return model
+
+    def check_pictures(self, side: int) -> None:
+        """Whether what is done to training images leaves something of them to see.
+
+        Args:
+            side: height and width of the images.
+
+        Raises:
+            ValueError: a crop may show nothing but its padding, or cutout blank whatever there is.
+        """
+        seen = self.resized_crop or side
+        if self.crop >= side:
+            raise ValueError(
+                f"crop must be below {side}, the side of the images, got {self.crop}: it pads by "
+                "so many pixels, and 1/8 of the side is usual"
+            )
+        if self.cutout > seen:
+            raise ValueError(
+                f"cutout must be at most {seen}, the side of the images, got {self.cutout}: half "
+                "of it is usual"
+            )
 
     def build_translator(self, words: Texts | Vocabulary, seed: int) -> nn.Module:
         """Makes the model for some sentences.
@@ -311,7 +336,7 @@ class Task:
         """
         shape = {"source": len(words.source), "target": len(words.target)}
         if ":" in self.model:
-            own: nn.Module = imported(self.model)(**shape, seed=seed)
+            own: nn.Module = given_by(self.model, nn.Module, MODULE, **shape, seed=seed)
             return own
         return transformer.build(self.model, **shape, dropout=self.dropout, seed=seed)
 
@@ -337,33 +362,6 @@ class Prepared:
     misled: Tensor
 
 
-def imported(name: str) -> Any:
-    """A user's function, named by `module:function`; modules of the current directory are found.
-
-    Args:
-        name: such a name.
-
-    Returns:
-        The function.
-
-    Raises:
-        ValueError: there is none.
-
-    Example:
-        >>> imported("math:sqrt")(4.0)
-        2.0
-    """
-    module, _, function = name.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        return getattr(importlib.import_module(module), function)
-    except ModuleNotFoundError as trouble:
-        raise ValueError(f"{name}: {trouble}; looked in {Path.cwd()} and sys.path") from None
-    except AttributeError:
-        raise ValueError(f"{name}: the module {module} has no {function!r}") from None
-
-
 def prepare_data(tasks: Iterable[Task], root: Path | None) -> None:
     """Reads all that some tasks need, once: what is missing is missed before anything starts.
 
@@ -373,6 +371,10 @@ def prepare_data(tasks: Iterable[Task], root: Path | None) -> None:
         tasks: the tasks.
         root: where data are.
     """
+    tasks = list(tasks)
+    for task in tasks:
+        if task.data in DATA:
+            task.check_pictures(task.size or side_of(task.data))
     wanted = {(task.data, task.size, task.pieces, task.model, task.loss): task for task in tasks}
     for task in wanted.values():
         for name in (task.data, task.model, task.loss):
@@ -412,6 +414,13 @@ def loaded_texts(name: str, root: Path | None, pieces: int) -> Texts:
         In memory.
     """
     return load_texts(name, pieces=pieces, root=root)
+
+
+def _shape_of(data: Images | Folder) -> tuple[int, int]:
+    """Channels and side of its images."""
+    if isinstance(data, Images):
+        return data.train_x.shape[1], data.train_x.shape[2]
+    return 3, data.size
 
 
 def _known(what: str, name: str, choices: Iterable[str]) -> None:

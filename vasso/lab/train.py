@@ -54,8 +54,8 @@ def train(run: Run, store: Store, how: How | None = None, watch: Watch | None = 
     folder = store.folder(run.id)
     with folder.locked() if fabric.is_global_zero else nullcontext():
         fabric.barrier()
-        if folder.result is not None:
-            return folder.result
+        if (ended := folder.result_of(run.in_full())) is not None:
+            return ended
         with _beginning():
             training = Training(run, how, fabric)
         book = Book(folder, how, fabric.is_global_zero)

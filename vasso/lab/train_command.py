@@ -17,11 +17,12 @@ from vasso.lab.usage import UsageError, usage
 
 @dataclass(frozen=True)
 class Train:
-    """Trains one run, or goes on with it where it was left.
+    """Trains one run, or goes on with it where it was left; prints the folder of its results.
 
     Try:
         vasso train
         vasso train --method VaSSO --rho 0.1 --theta 0.4 --wrong 0.5 --epochs 20
+        vasso train --method SAM --rho "linear(0.1, 0.02, 200)"
         vasso train --data cifar10 --model resnet8 --size 16 --method LookSAM --set k=5 alpha=0.7
         vasso train --data my_module:my_data --model my_module:my_model --method SGD
     """
@@ -35,9 +36,12 @@ class Train:
         Returns:
             The exit code.
         """
+        from vasso.lab.accelerators import check_accelerator  # Fabric: not for `vasso --help`
+
         with usage():
             run = Run.of(self.run.as_tables())
             how = self.place.how()
+            check_accelerator(self.place.accelerator)
             prepare_data([run.task], self.place.data_root)
             store = Store(self.place.store)
         return train_here(run, store, how)

@@ -22,6 +22,7 @@ from vasso.lab.listener import Listener
 from vasso.lab.material import Drawn, material_of
 from vasso.lab.onlooker import Onlooker
 from vasso.lab.passes import Pass, Source
+from vasso.lab.rates import Rate
 from vasso.lab.runs import Run
 from vasso.lab.shards import load_model, load_optimizer, whole
 from vasso.lab.sums import Sums
@@ -54,7 +55,7 @@ class Training:
         task = run.task
         self.per_epoch: int = self.batches.per_epoch
         self.total = min(task.epochs * self.per_epoch, task.steps or task.epochs * self.per_epoch)
-        self.rate = run.method.rate(task.epochs * self.per_epoch, self.per_epoch)
+        self.rate = self._rate(task.epochs * self.per_epoch)
         self.source = Source(self.batches, self._closure_of)
         self.optimizer: Any = run.method.build(self.model, self.total, run.seed, self.source)
         self.average = self._average()
@@ -77,6 +78,16 @@ class Training:
         self.own_loss = self.material.own_loss(self.run.method, bare)
         if self.own_loss is not None:
             self.own_loss.to(self.fabric.device)
+
+    def _rate(self, steps: int) -> Rate:
+        """The learning rate over so many steps: more than its warm-up, if all are to be taken."""
+        method = self.run.method
+        if self.run.task.steps is None and method.warm_up >= steps:
+            raise ValueError(
+                f"warm_up must be below the {steps} steps of the run, got {method.warm_up}: the "
+                "learning rate would never arrive"
+            )
+        return method.rate(steps, self.per_epoch)
 
     def _average(self) -> AveragedModel | None:
         """The averaged model (SWA), if the method asks for one."""

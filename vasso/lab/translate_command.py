@@ -13,7 +13,9 @@ from vasso.lab.usage import usage
 
 @dataclass(frozen=True)
 class Translate:
-    """Translates sentences by a finished run.
+    """Translates sentences from German to English by a finished run.
+
+    Its id is the name of the folder that `vasso train` printed, or a name in the store.
 
     Try:
         vasso translate multi30k-transformer-small-sam-rho-0.1-s0-0123456789 "Ein Hund schläft."

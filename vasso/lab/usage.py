@@ -1,7 +1,4 @@
-"""Whose mistake is it? What is found wrong before anything has started is the user's to mend.
-
-Exit codes: 0 done, 1 something failed, 2 a setting or a name is wrong, 130 stopped by Ctrl-C.
-"""
+"""Whose mistake is it? What is found wrong before anything has started is the user's to mend."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from vasso.lab.exits import FAILED, INTERRUPTED
 from vasso.lab.jobs import Outcome
 from vasso.lab.tasks import NotThereYetError
-
-WRONG, FAILED, INTERRUPTED = 2, 1, 130
 
 
 class UsageError(Exception):

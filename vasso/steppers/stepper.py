@@ -101,6 +101,7 @@ class Stepper(Footwork):
         """
         now = self._now
         self._refuse_away("step()")
+        checks.closure(closure)
         if closure is None:
             return self._step_without_closure()
         now.pending, now.losses, now.other_data, now.clean = None, [], False, True

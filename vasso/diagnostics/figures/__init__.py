@@ -4,9 +4,6 @@ What is drawn was computed elsewhere: nothing here evaluates a model. matplotlib
 imported in this package and nowhere else.
 """
 
-from importlib.util import find_spec
+from vasso.extras import need
 
-if find_spec("matplotlib") is None:
-    raise ModuleNotFoundError(
-        "figures are drawn with matplotlib, which is missing: pip install 'vasso[figures]'"
-    )
+need("figures", "matplotlib")

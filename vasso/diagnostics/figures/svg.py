@@ -1,7 +1,8 @@
 """How does matplotlib's SVG become one that lives in a page? Read as XML and rewritten.
 
 What matplotlib writes has a rule for every element of the page (`*{...}`), ids that repeat from
-figure to figure, a fixed size and colours. All of that is replaced; text stays text.
+figure to figure and hang on the last bits of coordinates, a fixed size and colours. All of that is
+replaced; text stays text.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ def for_page(text: str, *, title: str, description: str, name: str | None) -> st
     Returns:
         The element, without fixed width, colours of the page.
     """
-    content = hashlib.sha256(f"{title}\n{description}\n{text}".encode()).hexdigest()[:10]
-    prefix = f"{name or f'figure-{content}'}-"
     root = _read(text)
+    content = f"{title}\n{description}\n{_written(root)}".encode()
+    prefix = f"{name or f'figure-{hashlib.sha256(content).hexdigest()[:10]}'}-"
     _restyle(root, _page_style)
-    _rename(root, prefix)
+    _rename(root, lambda old: prefix + old)
     _name(root, prefix, title, description)
     width = float(root.get("viewBox", "0 0 0 0").split()[2])
     for key in ("width", "height", "version"):
@@ -81,6 +82,7 @@ def _read(text: str) -> Element:
         if element.get("transform", "").startswith("rotate(-0 "):
             del element.attrib["transform"]
     _drop_unused_ids(root)
+    _count_hashed_ids(root)
     return root
 
 
@@ -99,6 +101,14 @@ def _drop_unused_ids(root: Element) -> None:
             del element.attrib["id"]
 
 
+def _count_hashed_ids(root: Element) -> None:
+    """Numbers what matplotlib names by a hash of coordinates: processors differ in the last bit."""
+    every = (element.get("id", "") for element in root.iter())
+    hashed = [name for name in every if re.fullmatch(r"[a-z][0-9a-f]{10}", name)]
+    counted = {name: f"{name[0]}{place}" for place, name in enumerate(hashed, 1)}
+    _rename(root, lambda old: counted.get(old, old))
+
+
 def _restyle(root: Element, change: Callable[[str], str]) -> None:
     for element in root.iter():
         if "style" in element.attrib:
@@ -114,15 +124,14 @@ def _page_style(style: str) -> str:
     return _fonts(style, "inherit")
 
 
-def _rename(root: Element, prefix: str) -> None:
+def _rename(root: Element, new: Callable[[str], str]) -> None:
     for element in root.iter():
         if "id" in element.attrib:
-            element.set("id", prefix + element.attrib["id"])
+            element.set("id", new(element.attrib["id"]))
         if element.get("href", "").startswith("#"):
-            element.set("href", f"#{prefix}{element.attrib['href'][1:]}")
+            element.set("href", f"#{new(element.attrib['href'][1:])}")
         for key, value in element.attrib.items():
-            if "url(#" in value:
-                element.set(key, value.replace("url(#", f"url(#{prefix}"))
+            element.set(key, re.sub(r"(?<=url\(#)[^)]+", lambda m: new(m[0]), value))
 
 
 def _name(root: Element, prefix: str, title: str, description: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,11 @@ import numpy as np
 from vasso.diagnostics.figures.palette import INK, look
 from vasso.diagnostics.landscape import Surface
 from vasso.diagnostics.sphere import Cloud
+from vasso.extras import brought_by
 
-if find_spec("plotly") is None:
-    raise ModuleNotFoundError(
-        "figures that can be turned are made by plotly, which is missing: "
-        "pip install 'vasso[figures]'"
-    )
-
-import plotly.graph_objects as go  # type: ignore[import-untyped]
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+with brought_by("figures"):
+    import plotly.graph_objects as go  # type: ignore[import-untyped]
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 CLEAR = "rgba(0,0,0,0)"
 SETTINGS = {"displayModeBar": False, "responsive": True}

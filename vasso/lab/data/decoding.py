@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+
+from vasso.extras import brought_by
+
+with brought_by("lab"):
+    import numpy as np
+    from PIL import Image
 
 from vasso.lab.data.images import DataError, area_average
 from vasso.lab.data.windows import boxes

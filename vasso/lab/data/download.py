@@ -29,6 +29,10 @@ class DownloadError(DataError):
     """A file could not be downloaded."""
 
 
+class UnavailableError(DownloadError):
+    """There is no network, or the file is not at its address; it can be put there by hand."""
+
+
 class _TruncatedError(DownloadError):
     """The connection ended too early; what came is kept and the rest can be asked for."""
 
@@ -62,6 +66,7 @@ def fetch(remote: Remote, folder: Path, progress: Progress = silent) -> Path:
 
     Raises:
         DownloadError: it cannot be had, or is not what was published.
+        UnavailableError: it is not to be had from here.
     """
     path = folder / remote.name
     try:
@@ -69,6 +74,12 @@ def fetch(remote: Remote, folder: Path, progress: Progress = silent) -> Path:
         with locked(folder / f"{remote.name}.lock"):
             if not is_sound(path, remote):
                 _download(remote, path, progress)
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"{damage(path, remote)}{error}: without a network, or if the file has moved, put "
+            f"{remote.name} into {folder} by hand; --data-root or VASSO_DATA names another data "
+            "folder"
+        ) from error
     except OSError as error:
         raise DownloadError(
             f"{path} cannot be written ({error}): free some space, or choose another folder by "
@@ -156,15 +167,9 @@ def _opened(url: str, have: int) -> Iterator[http.client.HTTPResponse | None]:
         if error.code == 416 and have:
             yield None
             return
-        raise DownloadError(
-            f"{url} answers {error.code} {error.reason}: if the file has moved, download it by "
-            "hand and put it into the data folder"
-        ) from error
+        raise UnavailableError(f"{url} answers {error.code} {error.reason}") from error
     except OSError as error:
-        raise DownloadError(
-            f"{url} cannot be reached ({error}): without a network, put the official files into "
-            "the data folder (VASSO_DATA) by hand"
-        ) from error
+        raise UnavailableError(f"{url} cannot be reached ({error})") from error
     with response:
         yield response
 
@@ -204,6 +209,25 @@ def is_sound(path: Path, remote: Remote) -> bool:
         by hand.
     """
     return path.exists() and _is_right(path, remote)
+
+
+def damage(path: Path, remote: Remote) -> str:
+    """What is wrong with a file that is there.
+
+    Args:
+        path: the file.
+        remote: what it should be.
+
+    Returns:
+        A sentence with a remedy and a blank after it; "" if there is no file, or a sound one.
+    """
+    if not path.exists() or _is_right(path, remote):
+        return ""
+    seen, expected = _digest(path, _algorithm(remote)), _expected(path, remote)
+    return (
+        f"{path} is damaged: its {_algorithm(remote)} is {seen}, expected is {expected}. Remove it "
+        "and put a sound one there. "
+    )
 
 
 def _algorithm(remote: Remote) -> str:

@@ -4,8 +4,13 @@
 |---|---|---|
 | digits | 1,297 + 500, 1x8x8, 10 classes | scikit-learn, embedded |
 | fashion-mnist | 60,000 + 10,000, 1x28x28, 10 | download |
-| cifar10, cifar100 | 50,000 + 10,000, 3x32x32, 10 or 100 | download |
-| cifar10n-worse, -aggre, -random1, -random2, -random3 | human labels for training | download |
+| cifar10 | 50,000 + 10,000, 3x32x32, 10 | download |
+| cifar100 | 50,000 + 10,000, 3x32x32, 100 | download |
+| cifar10n-worse | cifar10 with labels of people: of three a wrong one, if any is | download |
+| cifar10n-aggre | the same: what most of the three say | download |
+| cifar10n-random1 | the same: the first label of each image | download |
+| cifar10n-random2 | the same: the second | download |
+| cifar10n-random3 | the same: the third | download |
 | tiny-imagenet | 100,000 + 10,000, 3x64x64, 200 | download |
 | tiny-imagenet-20 | 10,000 + 1,000 of them, the first 20 classes by name | download |
 | imagenet | 1,281,167 + 50,000, 1000; in memory only with `size`, else `open_folder` | by hand |
@@ -28,7 +33,7 @@ from vasso.lab.data.download import is_sound
 from vasso.lab.data.folders import Folder
 from vasso.lab.data.images import DataError, Images, area_average
 from vasso.lab.data.progress import Progress, shown
-from vasso.lab.data.sources import HUMAN_LABELS, SOURCES, ensure
+from vasso.lab.data.sources import HUMAN_LABELS, SOURCES, ensure, ensure_all
 
 NAMES = (*SOURCES, *(f"cifar10n-{which}" for which in cifar.HUMAN_LABELS))
 
@@ -65,9 +70,12 @@ def load(
         >>> images.train_x.shape, images.train_y.bincount().tolist()
         (torch.Size([100, 1, 8, 8]), [10, 10, 10, 10, 10, 10, 10, 10, 10, 10])
     """
+    if size is not None and not 1 <= size <= side_of(name):
+        raise ValueError(
+            f"size must be 1 to {side_of(name)} pixels, the side of images of {name}, got {size}: "
+            "they are made smaller, not larger"
+        )
     checks.one_of("name", name, *NAMES)
-    if size is not None and size < 1:
-        raise ValueError(f"size must be 1 pixel or more, got {size}")
     with shown(progress) as tell:
         images = _whole(name, data_root(root), size, tell if download else None)
     return images if train_size is None else images.subset(train_size, seed)
@@ -88,9 +96,21 @@ def open_folder(name: str, *, root: Path | None = None, download: bool = True) -
     checks.one_of("name", name, *listings)
     place = data_root(root)
     with shown(None) as tell:
-        for item in SOURCES[name].items:
-            ensure(item, place, tell if download else None)
+        ensure_all(SOURCES[name].items, place, tell if download else None)
     return listings[name](place)
+
+
+def side_of(name: str) -> int:
+    """The largest side that images of a data set come in.
+
+    Args:
+        name: which.
+
+    Returns:
+        Pixels; of imagenet, whose images differ, those they are brought to.
+    """
+    checks.one_of("name", name, *NAMES)
+    return SOURCES["cifar10" if name.startswith("cifar10n-") else name].side
 
 
 def data_root(root: Path | None = None) -> Path:
@@ -111,8 +131,7 @@ def _whole(name: str, root: Path, size: int | None, tell: Progress | None) -> Im
     if name.startswith("cifar10n-"):
         return _human(name, root, size, tell)
     source = SOURCES[name]
-    for item in source.items:
-        ensure(item, root, tell)
+    ensure_all(source.items, root, tell)
     if source.listing is not None:
         return _decoded(source.listing(root), root, size)
     assert source.read is not None  # a source is read or listed

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from vasso.lab.data import cifar, fashion, folders
 from vasso.lab.data.archives import unpack
 from vasso.lab.data.digits import read_digits
-from vasso.lab.data.download import Remote, fetch, is_sound, locked
+from vasso.lab.data.download import Remote, UnavailableError, damage, fetch, is_sound, locked
 from vasso.lab.data.folders import Folder
 from vasso.lab.data.images import DataError, Images
 from vasso.lab.data.progress import Progress, silent
@@ -46,9 +46,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: what it needs, and what reads it, whole or as a list of files."""
+    """A data set: what it needs, the side of its images, what reads it, whole or as a list."""
 
     items: tuple[Item, ...]
+    side: int
     read: Callable[[Path], Images] | None = None
     listing: Callable[[Path], Folder] | None = None
 
@@ -63,7 +64,7 @@ _TINY = _archive(
     "90528d7ca1a48142e341f4ef8d21d0de",
 )
 SOURCES = {
-    "digits": Source((), read=read_digits),
+    "digits": Source((), 8, read=read_digits),
     "fashion-mnist": Source(
         tuple(
             Item(
@@ -76,6 +77,7 @@ SOURCES = {
             )
             for name, md5 in fashion.MD5.items()
         ),
+        28,
         read=fashion.read_fashion,
     ),
     "cifar10": Source(
@@ -84,6 +86,7 @@ SOURCES = {
             cifar.FOLDER10,
             "c58f30108f718f92721af3b95e74349a",
         ),
+        32,
         read=cifar.read_cifar10,
     ),
     "cifar100": Source(
@@ -92,11 +95,12 @@ SOURCES = {
             cifar.FOLDER100,
             "eb9058c3a382ffc7106e4002c42a8d85",
         ),
+        32,
         read=cifar.read_cifar100,
     ),
-    "tiny-imagenet": Source(_TINY, listing=folders.list_tiny),
-    "tiny-imagenet-20": Source(_TINY, listing=folders.list_tiny_20),
-    "imagenet": Source((Item(folders.IMAGENET, None),), listing=folders.list_imagenet),
+    "tiny-imagenet": Source(_TINY, 64, listing=folders.list_tiny),
+    "tiny-imagenet-20": Source(_TINY, 64, listing=folders.list_tiny_20),
+    "imagenet": Source((Item(folders.IMAGENET, None),), 224, listing=folders.list_imagenet),
 }
 HUMAN_LABELS = Item(
     cifar.HUMAN,
@@ -105,6 +109,27 @@ HUMAN_LABELS = Item(
         cifar.HUMAN,  # no published checksum
     ),
 )
+
+
+def ensure_all(items: Iterable[Item], root: Path, tell: Progress | None) -> None:
+    """Downloads and unpacks what is not there of all that a data set needs.
+
+    Args:
+        items: what to have.
+        root: the data folder.
+        tell: as in `ensure`.
+
+    Raises:
+        UnavailableError: something cannot be downloaded from here; it names all that is missing.
+    """
+    items = list(items)
+    for item in items:
+        try:
+            ensure(item, root, tell)
+        except UnavailableError as error:
+            others = [x.holds for x in items if x is not item and not x.is_there(root)]
+            more = f". Missing in {root} besides: {', '.join(others)}" if others else ""
+            raise UnavailableError(f"{error}{more}") from error
 
 
 def ensure(item: Item, root: Path, tell: Progress | None) -> None:
@@ -129,8 +154,8 @@ def ensure(item: Item, root: Path, tell: Progress | None) -> None:
     target = root if item.is_archive else (root / item.holds).parent
     if tell is None and not is_sound(target / item.remote.name, item.remote):
         raise DataError(
-            f"{root / item.holds} is missing: allow download=True, or put {item.remote.url} into "
-            f"{target}"
+            f"{damage(target / item.remote.name, item.remote)}{root / item.holds} is missing: "
+            f"allow download=True, or put {item.remote.url} into {target}"
         )
     target.mkdir(parents=True, exist_ok=True)
     with locked(root / ".lock"):

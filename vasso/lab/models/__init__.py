@@ -1,4 +1,19 @@
-"""The networks of the paper, and two small ones; `width` makes any of them narrower."""
+"""The networks of the paper, and two small ones; `width` makes any of them narrower.
+
+| name | what |
+|---|---|
+| mlp | two hidden layers of 512 units with BatchNorm, for any images |
+| pyramidnet110 | PyramidNet-110 for small images |
+| resnet8 | ResNet of eight layers, 32 to 128 channels, for small images |
+| resnet18 | ResNet-18 for small images |
+| resnet34 | ResNet-34 for small images |
+| resnet50 | ResNet-50 for images of 224 pixels |
+| vgg11_bn | VGG-11 with BatchNorm for small images |
+| vit_s4 | ViT-S with patches of 4x4, for images of 32 pixels |
+| vit_s8 | ViT-S with patches of 8x8, for images of 64 pixels |
+| vit_s32 | ViT-S with patches of 32x32, for images of 224 pixels |
+| wrn28_10 | wide ResNet-28-10 for small images |
+"""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ A file that is damaged costs what is in it, never the run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vasso.lab.json_text import table_in
 from vasso.lab.report import compact
 from vasso.lab.runs import Run
 from vasso.lab.store import FORMAT
@@ -175,11 +175,7 @@ def told(trouble: Exception) -> str:
 def _read(path: Path, within: Path) -> Mapping[str, Any]:
     if path.is_symlink() or not path.resolve().is_relative_to(within.resolve()):
         raise ValueError("a link, which may lead out of the store")
-    try:
-        table = json.loads(path.read_bytes())
-    except ValueError:
-        raise ValueError("damaged: not JSON") from None
-    return _checked(table)
+    return table_in(path)
 
 
 def _checked(table: Any) -> Mapping[str, Any]:

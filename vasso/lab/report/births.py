@@ -1,4 +1,4 @@
-"""Where do the numbers of a section come from? Commits, versions, hardware, seeds and hours."""
+"""Where do the numbers of a section come from? Commits, versions, hardware, seeds and time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Birth:
 
     Attributes:
         facts: what -> the values with the number of runs that have them.
-        hours: of training, all runs together.
+        seconds: of training, all runs together.
         cost: gradient evaluations, all runs together.
         seeds: that occur.
         first: when the first run was begun.
@@ -25,13 +25,15 @@ class Birth:
     """
 
     facts: dict[str, list[tuple[str, int]]]
-    hours: float
+    seconds: float
     cost: float
     seeds: tuple[int, ...]
     first: str
     last: str
 
 
+NOT_NOTED = "not noted"
+"""Runs of earlier versions have not."""
 FACTS: dict[str, Callable[[Any], object]] = {
     "commit": lambda c: c.get("commit") or "not under version control",
     "vasso": lambda c: c.get("vasso"),
@@ -40,6 +42,8 @@ FACTS: dict[str, Callable[[Any], object]] = {
     "numpy": lambda c: c.get("packages", {}).get("numpy"),
     "Fabric": lambda c: _fabric(c.get("packages", {})),
     "processor": lambda c: c.get("processor"),
+    "instructions": lambda c: c.get("instructions", NOT_NOTED),
+    "threads of a run": lambda c: c.get("threads", NOT_NOTED),
     "machine": lambda c: f"{c.get('system')} {c.get('machine')}, {c.get('cores')} cores",
     "devices": lambda c: ", ".join(c.get("devices", ())) or "no GPU",
 }
@@ -66,7 +70,7 @@ def birth(finished: Iterable[Trained]) -> Birth | None:
     results = [dict(t.result or {}) for t in runs]
     return Birth(
         facts,
-        math.fsum(r["seconds"] for r in results) / 3600,
+        math.fsum(r["seconds"] for r in results),
         math.fsum(r["cost"] for r in results),
         tuple(sorted({t.run.seed for t in runs})),
         min(t.begun for t in runs),

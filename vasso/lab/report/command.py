@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from vasso.extras import need
 from vasso.lab import atomic
 from vasso.lab.usage import say, usage
 
@@ -41,7 +42,8 @@ class Report:
     """only these studies, by name or as TOML files"""
 
     sphere: bool = False
-    """add the paper's Figure 2, adversaries on a sphere that can be turned: 5 MB more"""
+    """add the paper's Figure 2, adversaries on a sphere that can be turned: 5 MB more; needs the
+    extra `figures`"""
 
     def __call__(self) -> int:
         """Makes what is asked for.
@@ -51,6 +53,8 @@ class Report:
         """
         from vasso.lab.report.findings import findings
 
+        if self.sphere:  # said before anything is read
+            need("figures", "plotly")
         with usage():
             found = findings(self.store, self.study)
         for trouble in found.contents.troubles:

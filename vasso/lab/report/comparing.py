@@ -3,6 +3,7 @@
     best     each method at the radius that validation chooses for it, against SAM at SAM's
     one      all at one radius, the one that validation chooses for SAM on clean labels: the paper's
              way. Where there are no clean runs, on the labels at hand
+    given    methods that have but one radius each, and not the same
     base     SAM at its best radius against the plain base
 
 Every headline of a study is compared so (`headlines`), at the end of training. All comparisons of a
@@ -12,6 +13,7 @@ section, whatever the headline, are one family for Holm.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -35,7 +37,7 @@ from vasso.lab.statistics import (
 )
 
 REFERENCE = "SAM"
-Kind = Literal["best", "one", "base"]
+Kind = Literal["best", "one", "given", "base"]
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,13 @@ class OneRadius:
 
     Attributes:
         rho: the radius.
-        labels: "clean" if clean labels have chosen it, "same" if those at hand.
+        labels: "clean" if clean labels have chosen it, "same" if those at hand, "none" if it is the
+            only one there is.
         n: seeds of the runs that it was chosen by.
     """
 
     rho: float
-    labels: Literal["clean", "same"]
+    labels: Literal["clean", "same", "none"]
     n: int
 
 
@@ -180,7 +183,7 @@ def one_radius(
     own = _pick(ours, judging)
     if own is None or own.cell.rho is None or own.among < min(2, own.of):
         return None
-    return OneRadius(own.cell.rho, "same", own.cell.n)
+    return OneRadius(own.cell.rho, "same" if own.of > 1 else "none", own.cell.n)
 
 
 def comparisons_of(section: Section, contents: Contents) -> list[Comparison]:
@@ -246,10 +249,19 @@ def _pairs(table: Table, contents: Contents, judging: Judging) -> list[tuple[Kin
     rest = [cell for cell in cells if cell not in (first, base)]
     found: list[tuple[Kind, Cell, Cell]] = []
     found += [("base", first, base)] if base is not None else []
-    found += [("best", cell, _nearest(cell, references)) for cell in rest]
+    found += [
+        (_rule(cell, other := _nearest(cell, references), picks), cell, other) for cell in rest
+    ]
     known = [pair[1:] for pair in found]
     shared = _at_one_radius(table, one_radius(table, contents, judging))
     return found + [("one", *pair) for pair in shared if pair not in known]
+
+
+def _rule(ours: Cell, theirs: Cell, picks: Mapping[str, Pick]) -> Kind:
+    """Who has chosen the radii of two picks: validation, or the study, which has but these."""
+    if any(pick.of > 1 for pick in picks.values() if pick.cell in (ours, theirs)):
+        return "best"
+    return "one" if ours.rho == theirs.rho else "given"
 
 
 def _nearest(cell: Cell, references: list[Cell]) -> Cell:

@@ -7,6 +7,7 @@ mark without a band.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,8 @@ from vasso.lab.report.sections import Table
 from vasso.lab.statistics import LEAST
 
 HEIGHT = 3.3
+WIDTH = 48
+"""Letters of a line below a chart."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,8 @@ def legend(figure: Figure) -> None:
     if len(handles) > 1:
         longest = max(map(len, labels))
         columns = 1 if longest > 24 else 2 if longest > 13 else 3
-        if columns == 1:  # a line each, which is not to be taken from the axes
-            figure.set_figheight(figure.get_figheight() + 0.17 * (len(labels) - 1))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        lines = [textwrap.fill(label, WIDTH, subsequent_indent="  ") for label in labels]
+        if columns == 1:  # a line each or more, which is not to be taken from the axes
+            count = sum(line.count("\n") + 1 for line in lines)
+            figure.set_figheight(figure.get_figheight() + 0.17 * (count - 1))
+        figure.legend(handles, lines, loc="outside lower center", ncols=columns)

@@ -37,7 +37,7 @@ def export(
         root: the store.
         to: a directory; made if it is not there.
         chosen: only these studies.
-        tell: is told of probes that stay behind.
+        tell: is told of probes that stay behind, and of what cannot be read.
 
     Returns:
         File -> how many runs it holds now.
@@ -45,7 +45,10 @@ def export(
     Raises:
         StoreError: there is no finished run, or a file that is there is damaged.
     """
-    there = read(root).runs.values()
+    contents = read(root)
+    for trouble in contents.troubles:
+        tell(f"could not be read: {trouble.where}: {trouble.why}")
+    there = contents.runs.values()
     done = [_light(trained, tell) for trained in there if trained.result is not None]
     sorted_runs = _by_study(done, list(chosen))
     if not sorted_runs:

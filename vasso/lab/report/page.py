@@ -5,13 +5,17 @@ The page is one file: style and script are inside, nothing is fetched, its own p
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from vasso.extras import brought_by
+
+with brought_by("lab"):
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
 import vasso
 from vasso.lab import atomic
@@ -88,6 +92,7 @@ def page(found: Findings, *, sphere: bool = False) -> str:
         .get_template("page.html")
         .render(
             found=found,
+            place=shlex.quote(found.place),
             views=views,
             sphere=_sphere() if sphere else None,
             spreads=[list(spread_lines(spread.rows)) for spread in found.contents.spreads],

@@ -17,9 +17,10 @@ from typing import Any
 from vasso.lab.report import beside, compact
 from vasso.lab.report.beside import Measured, Trouble
 from vasso.lab.runs import Run
-from vasso.lab.store import FORMAT, Folder, Store, StoreError
+from vasso.lab.store import FORMAT, Folder, Store, StoreError, lacking
 
 LINES = "runs.jsonl"
+COUNTS = "the result counts. Remove the folder to begin the run anew"
 __all__ = ["LINES", "Contents", "Measured", "Trained", "Trouble", "from_line", "read"]
 
 
@@ -164,11 +165,24 @@ def _from_folder(folder: Folder, where: str) -> Loaded:
         str(settings.get("begun", "")),
         dict(settings.get("certificate", {})),
         epochs,
-        _ended(folder.result),
+        folder.result,
         {**beside.of_training(epochs), **more.measured},
         more.probe,
     )
-    return trained, more.troubles
+    return trained, (*_lost(trained, folder), *more.troubles)
+
+
+def _lost(trained: Trained, folder: Folder) -> Iterator[Trouble]:
+    """What is damaged in the metrics of a finished run; its result counts all the same."""
+    if trained.result is None:
+        return
+    where = f"{folder.id}/metrics.jsonl"
+    count = trained.result["last"].get("epoch", 0)
+    noted = {epoch.get("epoch") for epoch in trained.epochs}
+    if missing := [epoch for epoch in range(1, count + 1) if epoch not in noted]:
+        yield Trouble(where, f"{len(missing)} of {count} epochs are not in it; {COUNTS}")
+    elif lines := folder.unread_lines():
+        yield Trouble(where, f"line {lines[0]} is damaged: not a table in JSON; {COUNTS}")
 
 
 def from_line(line: bytes | str) -> Trained:
@@ -220,11 +234,8 @@ def _ended(result: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """A result with what everything else takes for granted."""
     if result is None:
         return None
-    if not isinstance(result.get("last"), Mapping):
-        raise ValueError("its result says nothing of the last epoch")
-    for name in ("cost", "seconds"):
-        if not isinstance(result.get(name), (int, float)):
-            raise ValueError(f"its result says nothing of its {name}")
+    if lacks := lacking(result):
+        raise ValueError(f"its result says nothing of {lacks}")
     return result
 
 

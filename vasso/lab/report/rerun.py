@@ -7,15 +7,17 @@ from dataclasses import fields
 from typing import Any
 
 from vasso.lab.methods import PLAIN, Method
+from vasso.lab.place import STORE
 from vasso.lab.runs import Run
 from vasso.lab.tasks import Task
 
 
-def command(run: Run) -> str:
+def command(run: Run, store: str = str(STORE)) -> str:
     """The command that trains this run.
 
     Args:
         run: the run.
+        store: where.
 
     Returns:
         Words for a shell.
@@ -31,7 +33,8 @@ def command(run: Run) -> str:
     words += [word for f in fields(Method) for word in _given(f, run.method)]
     words += [word for f in fields(Task) for word in _given(f, run.task)]
     words += ["--set", *(f"{key}={value}" for key, value in own.items())] if own else []
-    return shlex.join([*words, "--seed", str(run.seed)])
+    place = [] if store == str(STORE) else ["--store", store]
+    return shlex.join([*words, "--seed", str(run.seed), *place])
 
 
 def _given(field: Any, of: Method | Task) -> list[str]:

@@ -49,6 +49,8 @@ def _section(answered: Answered) -> Iterator[RenderableType]:
         yield words.otherwise(len(section.otherwise))
     for table in section.tables:
         yield _grid(table, section.judging)
+        if (one := answered.one_for_all(table)) is not None:
+            yield words.one_radius(**vars(one), wrong=table.task.wrong)
         yield from (escape(sentence(c)) for c in answered.of(table))
     for label, trained in probes_of(section):
         yield escape(f"Probe of {label}, seed {trained.run.seed}:")
@@ -122,7 +124,9 @@ def sentence(c: Comparison) -> str:
     size = c.headline.size(words.number(d.value, digits, sign=True))
     ends = words.interval(d, digits, sign=True)
     against = "".join(
-        f"; {j.verdict} with {j.published.source}" for j in c.judged if j.published.claims
+        f"; {words.VERDICTS[j.verdict]} {j.published.source}"
+        for j in c.judged
+        if j.published.claims
     )
     more = f" {words.decides(c.headline, c.decides)}" if c.decides is not None else ""
     return f"{who}: {size}, {ends}, n = {c.paired.n}: {c.standing}{against}.{more}"

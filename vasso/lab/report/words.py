@@ -13,7 +13,20 @@ MINUS = "\N{MINUS SIGN}"
 KINDS = {
     "best": "each at its best ρ",
     "one": "one ρ for all",
+    "given": "each at the ρ that the study has",
     "base": "against the plain base",
+}
+RIVALS = {
+    "best": "Against SAM, each at its best ρ",
+    "one": "Against SAM, at one ρ for all",
+    "given": "Against SAM, each at the ρ that the study has",
+    "base": "Against the plain base",
+}
+VERDICTS = {
+    "agrees": "agrees with",
+    "disagrees": "disagrees with",
+    "cannot tell": "neither for nor against",
+    "no verdict": "no verdict on",
 }
 
 
@@ -205,6 +218,32 @@ def decides(headline: Headline, count: int) -> str:
     often = "four times in five" if POWER == 0.8 else f"{100 * POWER:g} times in a hundred"
     size = headline.size(f"{headline.matters:g}")
     return f"At this spread {count:,} seeds would decide a difference of {size} {often}."
+
+
+def one_radius(rho: float, labels: str, n: int, wrong: float) -> str:
+    """Where the one radius for all comes from: another choice can turn the answer round.
+
+    Args:
+        rho: the radius.
+        labels: "clean" if clean labels have chosen it, "same" if those at hand, "none" if it is the
+            only one there is.
+        n: seeds of the runs that it was chosen by.
+        wrong: share of wrong labels of the task at hand.
+
+    Returns:
+        A sentence.
+
+    Example:
+        >>> one_radius(0.2, "clean", 3, 0.75)
+        'One ρ for all: ρ = 0.2, the best for SAM on clean labels, by validation (n = 3).'
+        >>> one_radius(0.1, "none", 3, 0.0)
+        'One ρ for all: ρ = 0.1, the only one that SAM has here.'
+    """
+    if labels == "none":
+        return f"One ρ for all: ρ = {rho:g}, the only one that SAM has here."
+    these = "on these labels (there are no runs on clean labels to choose by)" if wrong else "here"
+    at = "on clean labels" if labels == "clean" and wrong else these
+    return f"One ρ for all: ρ = {rho:g}, the best for SAM {at}, by validation ({seeds(n)})."
 
 
 def otherwise(count: int) -> str:

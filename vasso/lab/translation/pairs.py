@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from vasso.extras import brought_by
+
+with brought_by("lab"):
+    import numpy as np
 
 from vasso import checks
 from vasso.lab.data.cache import Arrays, remembered
 from vasso.lab.data.loading import data_root
 from vasso.lab.data.progress import shown
-from vasso.lab.data.sources import ensure
+from vasso.lab.data.sources import ensure_all
 from vasso.lab.translation.corpora import SOURCES, Corpus
 from vasso.lab.translation.pieces import END, PAD, Dictionary, Pieces, learnt
 
@@ -150,8 +154,7 @@ def load(
         raise ValueError(f"pieces must be 1 or more, got {pieces}")
     source, place = SOURCES[name], data_root(root)
     with shown(None) as tell:
-        for item in source.items:
-            ensure(item, place, tell if download else None)
+        ensure_all(source.items, place, tell if download else None)
     key = f"{name}-{pieces}-{source.fingerprint(place)}-{VERSION}"
     found = remembered(place / "prepared" / key, lambda: _arrays(source.read(place), pieces))
     return _texts(name, found)

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from vasso.extras import brought_by
+
+with brought_by("lab"):
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 END_OF_WORD = "</w>"
 PAD, BEGIN, END, UNKNOWN = range(4)
