@@ -58,11 +58,21 @@ def test_a_script_is_shown_as_it_is(name: str, text: str) -> None:
     assert text == (ROOT / name).read_text()
 
 
+def ranks_of(example: str, *arguments: str) -> str:
+    """What an example prints on two ranks that end when it does."""
+    return torchrun("tests.distributed.script", example, *arguments)
+
+
+def test_a_script_that_fails_is_heard_of() -> None:
+    with pytest.raises(AssertionError, match="'no such sync'"):
+        ranks_of("examples.ddp", "no such sync")
+
+
 @pytest.mark.parametrize("sync", ["global", "local"])
 def test_ddp_keeps_replicas_together(sync: str) -> None:
-    assert "2 ranks, 54 gradients each, replicas 0.0 apart" in torchrun("examples.ddp", sync)
+    assert "2 ranks, 54 gradients each, replicas 0.0 apart" in ranks_of("examples.ddp", sync)
 
 
 def test_fsdp2_leaves_half_of_the_weights_on_each_rank() -> None:
-    said = torchrun("examples.fsdp2")
+    said = ranks_of("examples.fsdp2")
     assert "2 ranks, 54 gradients each, 4933 of 9866 weights on this one" in said
