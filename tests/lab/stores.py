@@ -24,6 +24,7 @@ from vasso.diagnostics.sharpness import Sharpness
 from vasso.diagnostics.slope_error import SlopeError
 from vasso.diagnostics.snr import Snr
 from vasso.lab import study as studies
+from vasso.lab.folder import FORMAT, Folder
 from vasso.lab.json_text import as_json
 from vasso.lab.probe_report import document, write
 from vasso.lab.probing import Depth
@@ -31,7 +32,7 @@ from vasso.lab.probing import Findings as Probed
 from vasso.lab.report.beside import Measured, of_training
 from vasso.lab.report.reading import LINES, Trained
 from vasso.lab.runs import Run
-from vasso.lab.store import FORMAT, Folder, Store
+from vasso.lab.store import Store
 
 CERTIFICATE = {
     "vasso": "0.1.0",

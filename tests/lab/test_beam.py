@@ -11,10 +11,11 @@ import torch
 
 from tests.lab import tiny_texts
 from vasso.lab.cli import main
+from vasso.lab.folder import StoreError
 from vasso.lab.how import How
 from vasso.lab.measurements import measure
 from vasso.lab.runs import Run
-from vasso.lab.store import Store, StoreError
+from vasso.lab.store import Store
 from vasso.lab.tasks import Task
 from vasso.lab.train import train
 from vasso.lab.translation.beam import LONGEST, Search, translations

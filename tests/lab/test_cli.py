@@ -13,7 +13,8 @@ import pytest
 
 from vasso.lab import cli, commands, display, exits
 from vasso.lab import study as studies
-from vasso.lab.store import FORMAT, Store
+from vasso.lab.folder import FORMAT
+from vasso.lab.store import Store
 
 MINE = """
 question = "Which is it?"

@@ -16,11 +16,12 @@ from vasso.diagnostics.snr import SnrMeter
 from vasso.diagnostics.sphere import cloud
 from vasso.lab import cli, measurements
 from vasso.lab import study as studies
+from vasso.lab.folder import StoreError
 from vasso.lab.how import How
 from vasso.lab.listener import FIRST
 from vasso.lab.measures import NOISE, SPECTRUM, SPREAD, Noise, Spectrum, Spread, settings_of
 from vasso.lab.runs import Run
-from vasso.lab.store import Store, StoreError
+from vasso.lab.store import Store
 from vasso.lab.train import Stopped, train
 from vasso.lab.training import Training
 

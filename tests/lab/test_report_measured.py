@@ -26,6 +26,7 @@ from tests.lab.stores import (
 from tests.lab.test_report_page import Reader
 from vasso.diagnostics.figures.style import save
 from vasso.lab import measurements
+from vasso.lab.folder import StoreError
 from vasso.lab.measures import Spread
 from vasso.lab.probe_pictures import figures_of
 from vasso.lab.probe_reading import results_of
@@ -39,7 +40,7 @@ from vasso.lab.report.reading import LINES, Trained, from_line, read
 from vasso.lab.report.terminal import sentence, told
 from vasso.lab.runs import Run
 from vasso.lab.statistics import mean, paired, seeds_to_decide
-from vasso.lab.store import Store, StoreError
+from vasso.lab.store import Store
 
 MAKERS: dict[str, Callable[[Run], Trained]] = {
     "translation": lambda run: translator(run, bleu=0.4),

@@ -11,6 +11,7 @@ import pytest
 from tests.lab.stores import accuracy, as_lines, as_store, runs_of, trained
 from vasso.lab import cli
 from vasso.lab import study as studies
+from vasso.lab.folder import FORMAT, StoreError
 from vasso.lab.methods import Method
 from vasso.lab.report.answer import answer
 from vasso.lab.report.cells import cells_of
@@ -24,7 +25,6 @@ from vasso.lab.report.sections import sections_of
 from vasso.lab.report.terminal import sentence
 from vasso.lab.runs import Run
 from vasso.lab.statistics import mean
-from vasso.lab.store import FORMAT, StoreError
 from vasso.lab.tasks import Task
 
 SMALL = {"epochs": 4, "train_size": 100, "validation": 50, "wrong": 0.5, "others": 2}

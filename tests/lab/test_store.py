@@ -12,7 +12,8 @@ import torch
 
 from vasso.lab import atomic
 from vasso.lab.atomic import DiskFullError
-from vasso.lab.store import FORMAT, BusyError, Folder, Store, StoreError
+from vasso.lab.folder import FORMAT, BusyError, Folder, StoreError
+from vasso.lab.store import Store
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -18,11 +18,12 @@ from torch.nn.functional import cross_entropy
 import vasso
 from vasso.lab.batches import Batches
 from vasso.lab.data import load, normalised, order, validation_split, wrong_labels
+from vasso.lab.folder import BusyError
 from vasso.lab.how import How
 from vasso.lab.models import build
 from vasso.lab.pixels import InMemory
 from vasso.lab.runs import Run
-from vasso.lab.store import BusyError, Store
+from vasso.lab.store import Store
 from vasso.lab.tasks import Task
 from vasso.lab.train import Stopped, train
 

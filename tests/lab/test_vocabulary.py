@@ -11,10 +11,11 @@ import pytest
 from tests.lab import tiny_texts
 from vasso.lab import tasks
 from vasso.lab.cli import main
+from vasso.lab.folder import Folder, StoreError
 from vasso.lab.how import How
 from vasso.lab.measurements import measure
 from vasso.lab.runs import Run
-from vasso.lab.store import Folder, Store, StoreError
+from vasso.lab.store import Store
 from vasso.lab.train import train
 from vasso.lab.translation.bleu import Bleu
 from vasso.lab.translation.vocabulary import FILE, Vocabulary, kept

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from vasso.lab.folder import StoreError
 from vasso.lab.runs import Run
-from vasso.lab.store import Store, StoreError
+from vasso.lab.store import Store
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from vasso.lab.data import DataError
 from vasso.lab.demo_command import Demo
 from vasso.lab.exits import FAILED, INTERRUPTED, WRONG
 from vasso.lab.faults import told
+from vasso.lab.folder import StoreError
 from vasso.lab.list_command import List
 from vasso.lab.paths import PATHS
 from vasso.lab.probe_command import Probe
 from vasso.lab.report.command import Export, Report
 from vasso.lab.settings import nearest
-from vasso.lab.store import StoreError
 from vasso.lab.study_command import Study
 from vasso.lab.train_command import Train
 from vasso.lab.translate_command import Translate

@@ -182,9 +182,10 @@ def worker(line: Connection, store: Path, how: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who hired it is asked, and asks us
     import torch
 
+    from vasso.lab.folder import BusyError, StoreError
     from vasso.lab.heap import keep_freed
     from vasso.lab.how import How
-    from vasso.lab.store import BusyError, Store, StoreError
+    from vasso.lab.store import Store
     from vasso.lab.train import CannotBeginError, Stopped, train
 
     torch.set_num_threads(1)

@@ -27,10 +27,11 @@ from vasso.diagnostics.products import Hessian
 from vasso.diagnostics.sphere import cloud
 from vasso.lab.certificate import certificate
 from vasso.lab.evaluate import reestimated
+from vasso.lab.folder import FORMAT, DivergedError, Folder, StoreError
 from vasso.lab.measures import Noise, Settings, Spectrum, Spread
 from vasso.lab.pixels import examples_of
 from vasso.lab.runs import Run
-from vasso.lab.store import FORMAT, DivergedError, Folder, Store, StoreError
+from vasso.lab.store import Store
 from vasso.lab.translation.bleu import Bleu, of_run
 
 Row: TypeAlias = dict[str, Any]

@@ -27,10 +27,11 @@ from torch import Tensor, nn
 from vasso.diagnostics.batches import rows_of, samples_in
 from vasso.diagnostics.passes import LossFn, OfModel, untouched
 from vasso.lab.batches import Batches
+from vasso.lab.folder import Folder
 from vasso.lab.own import imported, told
 from vasso.lab.runs import Run
 from vasso.lab.settings import nearest
-from vasso.lab.store import Folder, Store
+from vasso.lab.store import Store
 from vasso.randomness import mixed
 
 PARTS = ("model", "loss", "loader", "others", "rho")

@@ -15,9 +15,10 @@ from typing import Any
 from torch import get_num_threads as threads
 
 from vasso.lab.certificate import certificate, forget_peak, now, peak_memory
+from vasso.lab.folder import FORMAT, Folder
 from vasso.lab.how import FSDP2, How
 from vasso.lab.runs import Run
-from vasso.lab.store import FORMAT, Folder, Store
+from vasso.lab.store import Store
 from vasso.lab.training import Training
 
 Watch = Callable[[int, int], bool]

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vasso.lab.folder import FORMAT
 from vasso.lab.json_text import table_in
 from vasso.lab.report import compact
 from vasso.lab.runs import Run
-from vasso.lab.store import FORMAT
 
 KEPT = ("spectrum", "noise", "bleu")
 SPREADS = "measured-spread-*/spread.json"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from vasso.lab import atomic
 from vasso.lab import study as studies
+from vasso.lab.folder import StoreError
 from vasso.lab.report.cells import key_of
 from vasso.lab.report.reading import LINES, Trained, from_line, read
 from vasso.lab.report.sections import OTHER, shipped
-from vasso.lab.store import StoreError
 
 LARGEST = 40_000
 """Bytes of a probe that goes along; a repository is no place for larger ones."""

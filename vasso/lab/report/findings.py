@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from vasso.lab.folder import StoreError
 from vasso.lab.place import STORE
 from vasso.lab.report.comparing import (
     Comparison,
@@ -22,7 +23,6 @@ from vasso.lab.report.headlines import Headline
 from vasso.lab.report.reading import Contents, read
 from vasso.lab.report.sections import Section, Table, sections_of
 from vasso.lab.statistics import Standing
-from vasso.lab.store import StoreError
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vasso.lab.folder import FORMAT, Folder, StoreError, lacking
 from vasso.lab.report import beside, compact
 from vasso.lab.report.beside import Measured, Trouble
 from vasso.lab.runs import Run
-from vasso.lab.store import FORMAT, Folder, Store, StoreError, lacking
+from vasso.lab.store import Store
 
 LINES = "runs.jsonl"
 COUNTS = "the result counts. Remove the folder to begin the run anew"

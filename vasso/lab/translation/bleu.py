@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vasso.lab.folder import Folder, StoreError
 from vasso.lab.runs import Run
-from vasso.lab.store import Folder, StoreError
 from vasso.lab.translation.batches import packed
 from vasso.lab.translation.beam import LONGEST, Search, translations
 from vasso.lab.translation.pairs import NAMES, Sequences, Texts

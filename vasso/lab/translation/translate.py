@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from vasso.lab.data import DataError
+from vasso.lab.folder import Folder, StoreError
 from vasso.lab.runs import Run
-from vasso.lab.store import Folder, StoreError
 from vasso.lab.translation.beam import Search
 from vasso.lab.translation.bleu import corpus_of, model_of, translated
 from vasso.lab.translation.pairs import Sequences

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vasso.lab.store import Folder, StoreError
+from vasso.lab.folder import Folder, StoreError
 from vasso.lab.translation.pairs import Texts
 from vasso.lab.translation.pieces import SPECIAL, Dictionary, Pieces
 
