@@ -158,6 +158,14 @@ def test_an_unknown_setting_suggests_the_near_one(method: type, name: str, told:
         method(sgd(), **{name: 1.0})
 
 
+def test_settings_that_there_are_are_told_once_each() -> None:
+    with pytest.raises(TypeError, match="VaSSO has no setting 'x'") as trouble:
+        VaSSO(sgd(), x=1)
+    told = str(trouble.value).split("There are ")[1].rstrip(".").split(", ")
+    assert {"rho", "theta", "model"} <= set(told)
+    assert len(told) == len(set(told))
+
+
 def test_a_setting_without_its_name() -> None:
     with pytest.raises(TypeError, match=r"VaSSO takes its settings by name, got 0.1 without one"):
         VaSSO(sgd(), 0.1)

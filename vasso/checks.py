@@ -155,7 +155,7 @@ def _settings_of(method: type) -> list[str]:
     for init in _constructors(method):
         parameters = _parameters(init)
         rest = [p for p in parameters if p.kind in {p.VAR_KEYWORD, p.VAR_POSITIONAL}]
-        found += [p.name for p in parameters if p not in rest]
+        found += [p.name for p in parameters if p not in rest and p.name not in found]
         if not rest:
             return found
         if not str(rest[-1].annotation).startswith("Unpack["):

@@ -1,4 +1,4 @@
-"""Writes README.md (page.md with numbers) and demo.svg of this record from its runs alone.
+"""Writes README.md (page.md with numbers), demo.svg, and its table in the project's README.
 
     vasso demo --store runs/demo --no-open
     vasso study noisy-digits-radius --store runs/radius --jobs 2
@@ -6,7 +6,7 @@
     vasso export runs/radius records --study noisy-digits-radius
     python records/noisy-digits/page.py
 
-Words that depend on numbers are chosen by the numbers.
+Everything is read from the runs; words that depend on numbers are chosen by the numbers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from matplotlib.figure import Figure
 
 from vasso.diagnostics.figures.style import INK, canvas, look, save, styled
 from vasso.lab import demo
-from vasso.lab.report.markdown import page_of, row, rows
+from vasso.lab.report.markdown import page_of, put_into, row, rows
 from vasso.lab.report.reading import Trained, read
 from vasso.lab.statistics import chosen, mean
 
 HERE = Path(__file__).parent
 RADIUS = HERE.parent / "noisy-digits-radius"
+BLOCK = "records/noisy-digits/page.py"
+"""The part of the project's README that is written here."""
 HEADS = ("method", "rho", "theta", "n", "test accuracy %", "wrong labels learnt %")
 
 
@@ -168,11 +170,21 @@ def page(shown: list[Trained], tuned: list[Trained]) -> str:
     )
 
 
+def result(shown: list[Trained]) -> str:
+    """The result for the project's README."""
+    lines = ((*line.cells[:3], *line.cells[4:7]) for line in demo.rows(results(shown)))
+    heads = (*HEADS[:3], *HEADS[4:], "gradients a step")
+    verdicts = " ".join(demo.verdicts(results(shown)))
+    return "\n\n" + "\n".join([*rows(heads, lines), "", verdicts]) + "\n\n"
+
+
 def main() -> None:
     shown, tuned = finished(HERE), finished(RADIUS)
     checked(by_radius(tuned), shown)
     save(curves(shown), HERE / "demo.svg")
     (HERE / "README.md").write_text(page(shown, tuned))
+    readme = HERE.parents[1] / "README.md"
+    readme.write_text(put_into(readme.read_text(), BLOCK, result(shown)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from vasso.lab.report.findings import Answered
 from vasso.lab.report.markdown import difference, told
 from vasso.lab.report.sections import Table
 from vasso.lab.report.words import interval, number, p_value
-from vasso.lab.statistics import LEAST, mean, paired
+from vasso.lab.statistics import LEAST, Paired, holm, mean, paired, standing
 
 PROBED = Path(__file__).parent.parent / "resnet-probe" / "summary.json"
 NEAR, WIDE = 10.0, 6
@@ -135,25 +135,40 @@ def third_answer(answered: Answered, table: Table) -> Answer:
     sam = picks(answered, table).get("SAM")
     if sam is None:
         return NOT_YET
-    parts, more_of = [], []
+    found = {}
     for name, cells in families(table).items():
         theirs = {seed: _carried_at(cells, seed, sam) for seed in sam.seeds}
         known = {seed: value for seed, value in theirs.items() if value is not None}
         c = paired(known, sam.values("carried"))
         if name.startswith("VaSSO") and c is not None:
-            if c.n >= LEAST and c.difference.low > 0:
-                more_of.append(name.removeprefix("VaSSO "))
-            more = number(c.difference.value, 2, sign=True)
-            span = f"{interval(c.difference, 2, sign=True)}, n = {c.n}"
-            parts.append(f"{name} {number(mean(list(known.values())).value, 2)} ({more}, {span})")
-    if not parts:
+            found[name] = mean(list(known.values())).value, c
+    if not found:
         return NOT_YET
-    lead = f"yes for {', '.join(more_of)}" if more_of else "not to be told yet"
-    return lead, (
+    return _carries(found), (
         f"SAM at its best ρ carries {told(sam, 'carried', 2)} of its rise over to batches it has "
         "not seen, in the first half of the training. At that rise on the own batch, at the same "
-        f"steps: {'; '.join(parts)}."
+        f"steps: {'; '.join(_share(name, *one) for name, one in found.items())}."
     )
+
+
+def _carries(found: dict[str, tuple[float, Paired]]) -> str:
+    """Whose adversary carries more, if that can be told: Holm's correction over the thetas."""
+    adjusted = holm({name: c.p for name, (_, c) in found.items()})
+    stands: dict[str, list[str]] = {}
+    for name, (_, c) in found.items():
+        word = standing(c, adjusted[name], "neither")
+        stands.setdefault(word, []).append(name.removeprefix("VaSSO "))
+    words = {"larger": "yes for", "smaller": "less for", "cannot tell": "not to be told for"}
+    words["no verdict"] = "too few seeds for"
+    said = (f"{words[word]} {', '.join(stands[word])}" for word in words if word in stands)
+    return "; ".join(said)
+
+
+def _share(name: str, share: float, c: Paired) -> str:
+    """What is carried, and how much more that is than SAM's."""
+    more = number(c.difference.value, 2, sign=True)
+    span = f"{interval(c.difference, 2, sign=True)}, n = {c.n}"
+    return f"{name} {number(share, 2)} ({more}, {span})"
 
 
 def _carried_at(cells: Sequence[Cell], seed: int, sam: Cell) -> float | None:

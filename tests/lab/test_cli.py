@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from vasso.lab import cli, commands, display, exits
+from tests.lab.calls import called
+from vasso.lab import commands, display, exits
 from vasso.lab import study as studies
 from vasso.lab.folder import FORMAT
 from vasso.lab.store import Store
@@ -24,12 +25,6 @@ task = { train_size = 100, validation = 50, batch = 50, epochs = EPOCHS }
 [[cpu.grid]]
 methods = [{ name = "SGD" }, { name = "VaSSO", rho = 0.1 }]
 """
-
-
-def called(*words: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        cli.main(list(words))
-    return int(end.value.code or 0)
 
 
 @pytest.fixture

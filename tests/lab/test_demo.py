@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.lab.test_cli import called, start, until
+from tests.lab.calls import called
+from tests.lab.test_cli import start, until
 from vasso.lab import demo, exits
 from vasso.lab import study as studies
 from vasso.lab.display import MethodBars
+from vasso.lab.report.markdown import put_into
 from vasso.lab.runs import Run
 from vasso.lab.statistics import chosen
 from vasso.lab.store import Store
@@ -236,3 +238,5 @@ def test_the_record_is_of_these_runs_and_its_page_is_made_of_them(record: Any) -
     assert {trained.run for trained in tuned} == set(wanted)
     again = "run: python records/noisy-digits/page.py"
     assert (RECORD / "README.md").read_text() == record.page(shown, tuned), again
+    readme = (RECORD.parents[1] / "README.md").read_text()
+    assert readme == put_into(readme, record.BLOCK, record.result(shown)), again

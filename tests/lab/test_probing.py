@@ -11,12 +11,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tests.diagnostics.nets import CtrlC, batches, interrupted, net, nothing_touched
+from tests.lab.calls import called
 from vasso.diagnostics.equal_effect import EqualEffect
 from vasso.diagnostics.figures.style import save
 from vasso.diagnostics.friendliness import friendliness
 from vasso.diagnostics.passes import OfModel
 from vasso.diagnostics.snr import snr
-from vasso.lab import cli, exits
+from vasso.lab import exits
 from vasso.lab.certificate import certificate
 from vasso.lab.how import How
 from vasso.lab.probe_pictures import draw, figures_of
@@ -39,12 +40,6 @@ def subject(model: nn.Module, loss: Any = cross_entropy, count: int = 24) -> Sub
 
 def depth(**settings: Any) -> Depth:
     return Depth(rho=0.1, **{"thetas": (1.0, 0.4), "adversaries": 2, **SHALLOW, **settings})
-
-
-def called(*words: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        cli.main(list(words))
-    return int(end.value.code or 0)
 
 
 @pytest.fixture(scope="module")

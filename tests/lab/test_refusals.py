@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.calls import called
 from tests.lab.records import RECORDS
-from vasso.lab import cli
 
 WRONG = 2
 HIDDEN = """
@@ -17,12 +17,6 @@ sys.modules["plotly"] = None
 from vasso.lab.cli import main
 main({words!r})
 """
-
-
-def called(*words: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        cli.main(list(words))
-    return int(end.value.code or 0)
 
 
 def test_without_plotly_the_sphere_says_how_to_install_it_before_anything_is_written(

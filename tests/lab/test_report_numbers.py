@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.calls import called
 from tests.lab.stores import accuracy, as_lines, as_store, runs_of, trained
-from vasso.lab import cli
 from vasso.lab import study as studies
 from vasso.lab.folder import FORMAT, StoreError
 from vasso.lab.methods import Method
@@ -35,12 +35,6 @@ def some(name: str, rho: float, seeds: int = 3, **task: object) -> list[Run]:
     method = {"name": name, "rho": rho} if rho else {"name": name}
     table = {"task": {**SMALL, **task}, "method": method}
     return [Run.of({**table, "seed": seed}) for seed in range(seeds)]
-
-
-def called(*words: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        cli.main(list(words))
-    return int(end.value.code or 0)
 
 
 def contents(runs: list[Run]) -> Contents:
@@ -441,6 +435,31 @@ def test_a_damaged_copy_stops_the_export_and_nothing_is_written(tmp_path: Path) 
         export(tmp_path / "store", tmp_path / "to")
     assert sorted(p.name for p in (tmp_path / "to").iterdir()) == ["radius"]
     assert damaged.read_text() == '{"format": 1'
+
+
+def test_a_run_that_came_out_otherwise_replaces_its_copy_only_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (trained(run) for run in runs_of("radius", seeds=1)[:2])
+    last = {**second.result["last"], "seconds": 9.0, "images_per_second": 1.0}
+    slower = replace(second, result={**second.result, "last": last})
+    other = replace(second, result={**slower.result, "last": {**last, "test_accuracy": 1.5}})
+    for name, one in {"there": second, "slow": slower, "store": other}.items():
+        as_lines(tmp_path / name, [first, one])
+    to = str(tmp_path / "to")
+    for name in ("there", "slow"):
+        assert called("export", str(tmp_path / name), to) == 0
+    path = tmp_path / "to" / "radius" / LINES
+    before = path.read_bytes()
+    words = ["export", str(tmp_path / "store"), to]
+    assert called(*words) == 1
+    said = capsys.readouterr().err
+    assert "1 of the runs in " in said
+    assert second.run.id in said
+    assert path.read_bytes() == before
+    assert called(*words, "--again") == 0
+    results = [json.loads(line)["result"] for line in path.read_text().splitlines()]
+    assert 1.5 in [result["last"]["test_accuracy"] for result in results]
 
 
 def test_unfinished_runs_are_not_copied(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def test_a_base_is_a_method_by_its_name() -> None:
         ({"method": {"name": "VaSO"}}, "no method is called 'VaSO'. Did you mean 'VaSSO'?"),
         ({"method": {"name": "SAM", "rh": 1}}, "SAM has no setting 'rh'. Did you mean 'rho'?"),
         ({"method": {"name": "SGD", "rho": 1}}, "the plain base has no setting 'rho'."),
+        ({"method": {"name": "SGD", "theta": 1}}, "the plain base has no setting 'theta'."),
+        ({"method": {"name": "Friendly-SAM", "theta": 0.4}}, "Friendly-SAM takes no theta: its"),
         ({"method": {"name": "SAM", "rho": -1}}, "rho must be at least 0, got -1"),
         ({"method": {"name": "VaSSO", "theta": 2}}, "theta must be above 0 and at most 1, got 2"),
         ({"method": {"name": "SAM", "rho": "big"}}, "rho must be a number or a schedule"),

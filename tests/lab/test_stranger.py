@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import vasso
-from vasso.lab import cli
+from tests.lab.calls import called
 from vasso.lab import study as studies
 from vasso.lab.flags import RunFlags
 from vasso.lab.probe_command import Probe
@@ -51,12 +51,6 @@ def enough():
     batches = [(torch.randn(8, 2), torch.randint(2, (8,))) for _ in range(40)]
     return nn.Linear(2, 2), cross_entropy, batches
 """
-
-
-def called(*words: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        cli.main(list(words))
-    return int(end.value.code or 0)
 
 
 @pytest.fixture
@@ -229,6 +223,17 @@ def test_the_commands_of_the_readme_work_in_the_order_of_the_readme(
     assert called("train", *TINY, "--accelerator", "cpu") == 0
     assert called("report", "runs") == 0
     assert called(*demo) == 0
+
+
+def test_a_run_of_a_store_within_the_store_is_found_for_a_probe(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called("train", *TINY, "--accelerator", "cpu", "--store", "runs/demo") == 0
+    (path,) = here.glob("runs/demo/*/run.json")
+    assert called("train", *TINY, "--accelerator", "cpu", "--seed", "1") == 0
+    capsys.readouterr()
+    assert called("probe", path.parent.name, "--quick") == WRONG
+    assert "One of 'runs/demo' is: name it by --store" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

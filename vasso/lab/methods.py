@@ -304,6 +304,10 @@ def _check_names(name: str, own: Mapping[str, Any], known: set[str]) -> None:
     """Every setting that is not of the base has to be one of the method."""
     takes = parameters_of(name)
     for key, value in own.items():
+        if key == "theta" and key not in takes and name != PLAIN:
+            raise ValueError(
+                f"{name} takes no theta: its slope is not the batch gradient, which theta averages"
+            )
         if key not in takes:
             told = "the plain base" if name == PLAIN else name
             raise ValueError(

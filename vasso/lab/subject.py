@@ -151,13 +151,21 @@ def finished(name: str, path: Path, store: Path, instead: str = "") -> Folder:
         )
     found = {folder.id: folder for folder in Store(root).folders()}
     if name not in found:
-        raise ValueError(f"no run of {str(root)!r} is called {name!r}.{_near(name, found)}")
+        elsewhere = _within(root, name) or _near(name, found)
+        raise ValueError(f"no run of {str(root)!r} is called {name!r}.{elsewhere}")
     if found[name].result is None:
         raise ValueError(
             f"{name} has not ended yet (step {_last_step(found[name])}): give its `vasso train` or "
             "`vasso study` again, it goes on where it was"
         )
     return found[name]
+
+
+def _within(root: Path, name: str) -> str:
+    """A store within the store that has the run, as that of `vasso demo`."""
+    there = sorted(path.parent for path in root.glob("*/store.json"))
+    found = [path for path in there if (path / name / "run.json").is_file()]
+    return f" One of {str(found[0])!r} is: name it by --store" if found else ""
 
 
 def _near(name: str, found: Mapping[str, Folder]) -> str:

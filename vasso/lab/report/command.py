@@ -87,6 +87,8 @@ class Export:
     """directory for the copies; each study gets a folder with a file runs.jsonl"""
     study: tuple[str, ...] = ()
     """only these studies, by name or as TOML files"""
+    again: bool = False
+    """runs that were trained again, with other results, take the places of their copies"""
 
     def __call__(self) -> int:
         """Copies them.
@@ -97,7 +99,7 @@ class Export:
         from vasso.lab.report.export import export
 
         with usage():
-            written = export(self.store, self.to, self.study, say)
+            written = export(self.store, self.to, self.study, say, again=self.again)
         for path, count in written.items():
             print(f"{path}: {count} runs, {path.stat().st_size / 1e3:,.0f} kB")
         return 0

@@ -1,15 +1,17 @@
 """How do runs go into a repository? Compact copies, one file of lines for each study.
 
 What was measured of a run goes with it, and so does a probe of up to 40 kB. A copy that is there
-already gets what was measured since, and keeps what the store does not have.
+already gets what was measured since, and keeps what the store does not have. A run that has been
+trained again and came out otherwise takes the place of its copy only if that is asked for.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vasso.lab import atomic
 from vasso.lab import study as studies
@@ -20,6 +22,8 @@ from vasso.lab.report.sections import OTHER, shipped
 
 LARGEST = 40_000
 """Bytes of a probe that goes along; a repository is no place for larger ones."""
+TIMES = ("seconds", "images_per_second")
+"""What two trainings may differ in that are the same in every bit."""
 
 
 def export(
@@ -27,6 +31,8 @@ def export(
     to: str | Path,
     chosen: Iterable[str] = (),
     tell: Callable[[str], None] = lambda text: None,
+    *,
+    again: bool = False,
 ) -> dict[Path, int]:
     """Writes compact copies of finished runs, beside those that are there already.
 
@@ -38,12 +44,14 @@ def export(
         to: a directory; made if it is not there.
         chosen: only these studies.
         tell: is told of probes that stay behind, and of what cannot be read.
+        again: runs with other results than their copies take the places of these.
 
     Returns:
         File -> how many runs it holds now.
 
     Raises:
-        StoreError: there is no finished run, or a file that is there is damaged.
+        StoreError: there is no finished run, a file that is there is damaged, or a copy has
+            another result and `again` is not said. Nothing has been written.
     """
     contents = read(root)
     for trouble in contents.troubles:
@@ -57,12 +65,37 @@ def export(
     for name, runs in sorted_runs.items():
         path = Path(to).expanduser() / name / LINES
         known = _there(path)
+        if not again:
+            _check_agree(path, runs, known)
         merged[path] = known | {trained.run.id: _line(trained, known) for trained in runs}
     for path, lines in merged.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(f"{lines[name]}\n" for name in sorted(lines))
         atomic.replace(path, text.encode())
     return {path: len(lines) for path, lines in merged.items()}
+
+
+def _check_agree(path: Path, runs: Iterable[Trained], known: Mapping[str, str]) -> None:
+    """Raises if runs ended otherwise than their copies, as they may on another processor."""
+    there = ((trained, known.get(trained.run.id)) for trained in runs)
+    other = [t.run.id for t, line in there if line and not _alike(t, from_line(line))]
+    if other:
+        raise StoreError(
+            f"{len(other)} of the runs in {path} have other results than those of the store "
+            f"({other[0]}, ...): they were trained again, or elsewhere. --again puts the new ones "
+            "into their places; or name another directory. Nothing has been written"
+        )
+
+
+def _alike(one: Trained, other: Trained) -> bool:
+    """Whether two copies of a run have ended alike; how long that took may differ."""
+    return _ended(one) == _ended(other)
+
+
+def _ended(trained: Trained) -> dict[str, Any]:
+    """The last epoch to the last digit, without times; earlier ones are rounded in copies."""
+    last = (trained.result or {})["last"]
+    return {name: value for name, value in last.items() if name not in TIMES}
 
 
 def _light(trained: Trained, tell: Callable[[str], None]) -> Trained:
