@@ -289,6 +289,33 @@ def test_the_page_tells_time_and_what_is_not_chosen(found: Findings, text: str) 
     assert "no epoch and no seed is picked by its test accuracy" in text
 
 
+@pytest.mark.parametrize(
+    ("study", "rule"),
+    [("radius", "at its best ρ by validation"), ("hessian", "at the ρ it has here")],
+)
+def test_the_caption_of_epochs_says_who_has_chosen_the_radii(
+    tmp_path: Path, study: str, rule: str
+) -> None:
+    runs = as_lines(tmp_path, map(trained, runs_of(study, seeds=1)))
+    shown = page(findings(runs, [study]))
+    assert f"Test accuracy, each method {rule}; mean over seeds" in shown
+
+
+def test_sources_of_one_study_are_told_apart_by_what_they_measure(tmp_path: Path) -> None:
+    shown = page(
+        findings(as_lines(tmp_path, map(trained, runs_of("hessian", seeds=1))), ["hessian"])
+    )
+    summaries = re.findall(r"<summary>(Li and Giannakis.*?)</summary>", shown)
+    assert len(summaries) == len(set(summaries)) == 2
+
+
+def test_a_title_tells_no_more_than_it_takes_to_tell_tasks_apart(tmp_path: Path) -> None:
+    runs = map(trained, runs_of("imagenet", seeds=1))
+    (found,) = findings(as_lines(tmp_path, runs), ["imagenet"]).answered
+    titles = [table.title for table in found.section.tables]
+    assert titles == ["tiny-imagenet-20, resnet8", "tiny-imagenet-20, vit_s4"]
+
+
 def test_the_function_others_call(tmp_path: Path) -> None:
     store = as_lines(tmp_path / "store", [trained(runs_of("radius")[0])])
     path = write_report(store, tmp_path / "page.html", ("radius",))

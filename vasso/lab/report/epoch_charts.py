@@ -33,23 +33,26 @@ class Course:
     Attributes:
         name: of what was noted at the end of epochs.
         title: of the axis.
-        caption: how to read it.
+        begins: the first words of the caption.
         log: whether the axis is logarithmic.
     """
 
     name: str
     title: str
-    caption: str
+    begins: str
     log: bool = False
 
 
-def over_epochs(table: Table, chosen: Sequence[Cell], course: Course, name: str) -> Chart | None:
+def over_epochs(
+    table: Table, chosen: Sequence[Cell], course: Course, rule: str, name: str
+) -> Chart | None:
     """What is drawn over the epochs.
 
     Args:
         table: a task.
         chosen: cells to show.
         course: which number.
+        rule: at which radius each method is shown.
         name: prefix of ids.
 
     Returns:
@@ -61,7 +64,8 @@ def over_epochs(table: Table, chosen: Sequence[Cell], course: Course, name: str)
         return None
     tips = Tips()
     figure = _epochs(shown, tips, course)
-    return framed(table, figure, tips, name, "Over the epochs", course.caption)
+    caption = f"{course.begins}, each method {rule}; mean over seeds and its 95 % band."
+    return framed(table, figure, tips, name, "Over the epochs", caption)
 
 
 @styled

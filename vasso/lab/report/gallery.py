@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from vasso.lab import measures
 from vasso.lab.report.cells import Cell
+from vasso.lab.report.comparing import Pick
 from vasso.lab.report.drawing import Chart
 from vasso.lab.report.epoch_charts import Course, over_epochs
 from vasso.lab.report.findings import Answered
@@ -15,10 +16,9 @@ from vasso.lab.report.radius_charts import over_radius
 from vasso.lab.report.sections import Section, Table
 
 Draw: TypeAlias = Callable[[Section, Table, Sequence[Cell], str], Chart | None]
-AT_BEST = "each method at its best ρ by validation; mean over seeds and its 95 % band."
-ACCURACY = Course("test_accuracy", "test accuracy, %", f"Test accuracy, {AT_BEST}")
+ACCURACY = Course("test_accuracy", "test accuracy, %", "Test accuracy")
 PERPLEXITY = Course(
-    "validation_perplexity", "validation perplexity", f"Validation perplexity, {AT_BEST}", log=True
+    "validation_perplexity", "validation perplexity", "Validation perplexity", log=True
 )
 FIRST: Mapping[str, Draw] = {
     measures.BLEU: scores,
@@ -41,14 +41,15 @@ def charts_of(answered: Answered) -> tuple[tuple[Chart, ...], ...]:
     """
     tables = enumerate(zip(answered.section.tables, answered.picks, strict=True), 1)
     return tuple(
-        _charts(answered.section, table, [pick.cell for pick in picks.values()], number)
+        _charts(answered.section, table, [*picks.values()], number)
         for number, (table, picks) in tables
     )
 
 
 def _charts(
-    section: Section, table: Table, chosen: Sequence[Cell], number: int
+    section: Section, table: Table, picks: Sequence[Pick], number: int
 ) -> tuple[Chart, ...]:
+    chosen = [pick.cell for pick in picks]
     name, measure = f"{section.anchor}-{number}", section.study.measure
     found: list[Chart | None] = []
     if measure in FIRST:
@@ -56,5 +57,6 @@ def _charts(
     for headline in section.judging.headlines:
         found += over_radius(table, headline, name)
     course = COURSES.get(measure, ACCURACY)
-    found.append(over_epochs(table, chosen, course, f"{name}-epochs"))
+    rule = "at its best ρ by validation" if any(p.of > 1 for p in picks) else "at the ρ it has here"
+    found.append(over_epochs(table, chosen, course, rule, f"{name}-epochs"))
     return tuple(chart for chart in found if chart is not None)

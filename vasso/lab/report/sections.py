@@ -18,6 +18,8 @@ from vasso.lab.study import Scale, Study
 from vasso.lab.tasks import Task
 
 OTHER = "other-runs"
+TOLD = ("data", "model", "wrong")
+"""Settings of a task that its title tells in words."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,8 @@ def _tables(cells: list[Cell]) -> tuple[Table, ...]:
     for cell in cells:
         by_task.setdefault(cell.task, []).append(cell)
     apart = [f.name for f in fields(Task) if len({getattr(t, f.name) for t in by_task}) > 1]
+    if len({tuple(getattr(t, name) for name in TOLD) for t in by_task}) == len(by_task):
+        apart = [name for name in apart if name in TOLD]  # no need for more
     return tuple(
         Table(task, titled(task, apart), tuple(some), _names(some))
         for task, some in by_task.items()
@@ -233,8 +237,7 @@ def titled(task: Task, apart: Iterable[str]) -> str:
     words = [task.data, task.model]
     if task.wrong or "wrong" in apart:
         words.append(f"{100 * task.wrong:g} % wrong labels" if task.wrong else "clean labels")
-    told = {"data", "model", "wrong"}
-    return ", ".join([*words, *(f"{n}={getattr(task, n)}" for n in apart if n not in told)])
+    return ", ".join([*words, *(f"{n}={getattr(task, n)}" for n in apart if n not in TOLD)])
 
 
 def family(method: Method) -> str:
