@@ -4,34 +4,52 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LAB := $(VENV)/.lab
+PIP := $(BIN)/python -m pip install -qq
 
-.PHONY: help demo docs test test-slow lint types bench report clean
+.PHONY: help demo docs test test-core test-slow test-gpu lint types methods tutorials bench evidence report clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(READY): pyproject.toml constraints.txt tests/second-opinions.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vasso needs Python 3.11 or newer, this is " + sys.version)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/second-opinions.txt
-	touch $@
+$(LAB): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vasso needs Python 3.11 or newer, this is " + sys.version)'
+	@echo "Installing into $(VENV), once: torch and the lab. This takes a minute or two."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip
+	@$(PIP) "$$(grep '^torch==' constraints.txt)"
+	@$(PIP) --constraint constraints.txt --editable '.[lab]'
+	@touch $@
 
-demo: $(READY)  ## train on digits with wrong labels: SGD, SAM, VaSSO (about two minutes)
-	$(BIN)/vasso demo
+$(READY): $(LAB) tests/second-opinions.txt
+	@echo "Installing what tests and docs need."
+	@$(PIP) --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) --no-deps --requirement tests/second-opinions.txt
+	@touch $@
+
+demo: $(LAB)  ## train on digits with wrong labels: SGD, SAM, VaSSO (a minute or two)
+	@$(BIN)/vasso demo
 
 docs: $(READY)  ## the site, into docs/_build/html; a warning is an error, nothing is fetched
 	$(BIN)/python -m sphinx -b html -q -W --keep-going docs docs/_build/html
 
-test test-slow: export OMP_NUM_THREADS = 1  # one thread for each of the workers and their ranks
+test test-core test-slow: export OMP_NUM_THREADS = 1  # for each of the workers and their ranks
+PYTEST := $(BIN)/python -m pytest -q
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
+CORE := $(addprefix tests/,contract diagnostics engine numerics parts standalone) $(wildcard tests/test_*.py)
 
-test: lint types $(READY)  ## everything that matters
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+test: lint types $(READY)  ## everything that matters (about seven minutes on two cores)
+	$(PYTEST) $(TWO) -m "not slow"
 
-test-slow: $(READY)  ## what takes minutes
-	$(BIN)/python -m pytest -q -m slow
+test-core: $(READY)  ## the optimizer and the diagnostics alone: no hosts, no ranks, no lab
+	$(PYTEST) $(TWO) -m "not slow" $(CORE)
+
+test-slow: $(READY)  ## what takes minutes, and all cases of which `test` takes a selection
+	VASSO_THOROUGH=1 $(PYTEST) -m "slow or thorough"
+
+test-gpu: $(READY)  ## what needs a CUDA device; nobody has run it yet, reports are welcome
+	$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "no CUDA device")'
+	CUBLAS_WORKSPACE_CONFIG=:4096:8 $(PYTEST) -m gpu
 
 lint: $(READY)  ## style
 	$(BIN)/ruff check .
@@ -40,16 +58,27 @@ lint: $(READY)  ## style
 types: $(READY)  ## mypy --strict on the package
 	$(BIN)/mypy
 
+methods: $(READY)  ## the page of all methods, docs/methods.md, from the catalogue
+	$(BIN)/python docs/_ext/methods_page.py > docs/methods.md
+
+tutorials: $(READY)  ## execute the notebooks of docs/tutorials and store their outputs
+	$(BIN)/python docs/_ext/execute_notebooks.py
+
 bench: $(READY)  ## the cost of a step beyond the base, in reads and writes of the weights
 	$(BIN)/python benchmarks/overhead.py
+
+evidence: $(READY)  ## train the runs that records/ lacks, into runs/; stop and continue at any time
+	$(BIN)/python records/train_missing.py
 
 report: $(READY)  ## the page and all numbers of records/, from the runs kept there
 	$(BIN)/python records/theory/run.py
 	$(BIN)/python records/noisy-digits/page.py
 	$(BIN)/python records/wrong-labels/page.py
-	$(BIN)/python records/once/page.py
+	$(BIN)/python records/images/page.py
 	$(BIN)/python records/translation/page.py
+	$(BIN)/python records/frontier/page.py
 	$(BIN)/python records/resnet-probe/run.py --show
+	$(BIN)/python records/claims/page.py
 	$(BIN)/vasso report records -o report.html
 
 clean:  ## remove the venv and caches

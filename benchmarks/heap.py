@@ -1,17 +1,17 @@
-"""What is it worth that a worker keeps freed memory for the next step?
+"""Benchmark of freed memory that a process keeps for the next step: time and page faults of a pass.
 
-Two processes for each network, one as it is and one with `vasso.lab.heap.keep_freed`, take turns, a
-few passes forward and back each, on one thread. The figure is the time of the process itself, so
-that other processes disturb little; page faults are those that the system counts.
+Two processes for each network take turns, a few passes forward and back each, on one thread. One
+has the environment of the lab's workers, `KEEP_FREED_MEMORY` of `vasso.lab.execution.pool`. The
+time is that of the process itself, so that other processes disturb little; page faults are those
+that the system counts.
 
     python benchmarks/heap.py --json out.json
     python benchmarks/heap.py --show out.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
+import os
 import resource
 import statistics
 import time
@@ -22,17 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from birth import certificate
+from certificate import certificate
 from tables import table
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from vasso.lab.heap import keep_freed
+from vasso.lab.execution.pool import KEEP_FREED_MEMORY
 from vasso.lab.models import build
-from vasso.lab.translation.losses import sentence_losses
+from vasso.lab.training.sentences import sentence_losses
 from vasso.lab.translation.transformer import build as build_transformer
 
-WAYS = {"given back": False, "kept": True}
+WAYS: dict[str, dict[str, str]] = {"given back": {}, "kept": KEEP_FREED_MEMORY}
+"""What is added to the environment of the process; glibc reads it when the process starts."""
 Pass = Callable[[], None]
 
 
@@ -63,12 +64,10 @@ def passing(model: nn.Module, loss: Callable[[], torch.Tensor]) -> Pass:
 NETWORKS = {"ResNet-8": resnet, "transformer, 2 + 2 layers of width 128": transformer}
 
 
-def process(line: Connection, network: str, keep: bool) -> None:
-    """Takes as many passes as it is told, and tells what they took, until it is told 0."""
+def process(line: Connection, network: str) -> None:
+    """Receives a number of passes, sends their time and page faults, until it receives 0."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if keep and not keep_freed():
-        raise SystemExit("this C library cannot be told to keep memory: glibc can")
     take = NETWORKS[network]()
     while passes := line.recv():
         begin, faults = time.process_time(), _faults()
@@ -84,9 +83,12 @@ def _faults() -> int:
 def measured(network: str, rounds: int, passes: int) -> dict[str, list[dict[str, float]]]:
     """Way -> seconds and faults of a pass in each round."""
     context, lines = get_context("spawn"), {}
-    for way, keep in WAYS.items():
+    for way, added in WAYS.items():
         lines[way], theirs = context.Pipe()
-        context.Process(target=process, args=(theirs, network, keep), daemon=True).start()
+        os.environ.update(added)
+        context.Process(target=process, args=(theirs, network), daemon=True).start()
+        for name in added:
+            del os.environ[name]
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for turn in range(rounds + 1):
         for way, line in lines.items():
@@ -119,6 +121,12 @@ def show(result: dict[str, Any]) -> str:
     return table(["network", *head], rows)
 
 
+def check_environment() -> None:
+    """Ends the program if its own environment would change both processes."""
+    if already := sorted(KEEP_FREED_MEMORY.keys() & os.environ.keys()):
+        raise SystemExit(f"unset {', '.join(already)} first: one of the processes goes without")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -131,6 +139,7 @@ def main() -> None:
     if given.show:
         print(show(json.loads(given.show.read_text())))
         return
+    check_environment()
     torch.set_num_threads(1)
     settings = {"rounds": given.rounds, "passes": given.passes}
     result = certificate("memory kept from step to step", ("torch",), settings)

@@ -1,18 +1,16 @@
-"""How long to the five largest eigenvalues of a real network? Ours and PyHessian, in one run.
+"""Time to compute the five largest eigenvalues of a real network: ours and PyHessian, in one run.
 
     python benchmarks/hessian.py --json out.json       # needs CIFAR-10 and PyHessian
     python benchmarks/hessian.py --show out.json       # the table again, from the file alone
 
 PyHessian (`pip install --no-deps pyhessian`) does power iteration with deflation and stops when an
-eigenvalue changes by less than a tolerance, which says little about the vector. So it goes first,
-its residuals ||H v - lambda v|| / |lambda| are measured with our products, and ours are then asked
-for the worst of these: equal residual, or better. Both see the same network, trained for some
-epochs here, the same 2,000 training images in the same batches, BatchNorm in evaluation mode and
-float32. The clock is that of the processor on one thread; residuals of PyHessian's vectors are
-computed off the clock, those of ours on it.
+eigenvalue changes by less than a tolerance, which says little about the vector. So it runs first,
+and its residuals ||H v - lambda v|| / |lambda| are measured with our products. The worst of these
+is the tolerance of our run: equal residual, or better. Both use the same network, trained here for
+some epochs, the same 2,000 training images in the same batches, BatchNorm in evaluation mode and
+float32. Times are processor times on one thread; they include our residuals and exclude
+PyHessian's.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -25,13 +23,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from birth import certificate
+from certificate import certificate
 from tables import table
 from torch import Tensor, nn
 
 import vasso
-from vasso.diagnostics.eigen import top_eigenpairs
-from vasso.diagnostics.products import Hessian
+from vasso.diagnostics.curvature.eigen import top_eigenpairs
+from vasso.diagnostics.curvature.products import Hessian
 from vasso.lab.data import load, normalised
 from vasso.lab.models import build
 
@@ -55,9 +53,9 @@ def trained(args: argparse.Namespace, x: Tensor, y: Tensor) -> nn.Module:
     opt = vasso.SAM(
         torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), rho=0.05, model=model
     )
-    luck = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(args.epochs):
-        for rows in torch.randperm(len(x), generator=luck).split(100):
+        for rows in torch.randperm(len(x), generator=generator).split(100):
 
             def closure(rows: Tensor = rows) -> Tensor:
                 opt.zero_grad()
@@ -71,7 +69,7 @@ def trained(args: argparse.Namespace, x: Tensor, y: Tensor) -> nn.Module:
 
 
 def timed(act: Callable[[], Any]) -> tuple[Any, float]:
-    """What it gives, and seconds of the processor."""
+    """The result of a call, and its processor time in seconds."""
     start = time.process_time()
     found = act()
     return found, time.process_time() - start
@@ -96,12 +94,14 @@ def theirs(model: nn.Module, batches: list[Any], tolerance: float, most: int) ->
     H = Hessian(model, LOSS, batches)
     flat = [torch.cat([part.reshape(-1) for part in v]).double() for v in vectors]
     flat = [v / v.norm() for v in flat]
-    images = [H @ v for v in flat]
-    sharp = [float(v @ image) for v, image in zip(flat, images, strict=True)]
-    apart = [float((i - r * v).norm()) for v, i, r in zip(flat, images, sharp, strict=True)]
+    products = [H @ v for v in flat]
+    quotients = [float(v @ product) for v, product in zip(flat, products, strict=True)]
+    residuals = [
+        float((i - r * v).norm()) for v, i, r in zip(flat, products, quotients, strict=True)
+    ]
     return {
         "values": [float(value) for value in values],
-        "residuals": [a / abs(r) for a, r in zip(apart, sharp, strict=True)],
+        "residuals": [a / abs(r) for a, r in zip(residuals, quotients, strict=True)],
         "seconds": seconds,
         "products": None if one else passes[0] // len(batches),
         "tolerance": tolerance,
@@ -121,8 +121,8 @@ def ours(model: nn.Module, batches: list[Any], tolerance: float, keep: bool) -> 
     }
 
 
-def born(args: argparse.Namespace) -> dict[str, Any]:
-    """When, where, with what and how."""
+def certificate_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Time, machine, package versions and settings."""
     names = ("model", "width", "epochs", "samples", "batch", "tolerances", "most")
     settings = {name: getattr(args, name) for name in names}
     packages = ("torch", "scipy", "pyhessian", "vasso")
@@ -130,11 +130,11 @@ def born(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Everything as one JSON value, which is also written after every tolerance."""
+    """All results as one JSON value, which is also written after every tolerance."""
     x, y = images(args.samples)
     model = trained(args, x, y)
     batches = list(zip(x.split(args.batch), y.split(args.batch), strict=True))
-    result = born(args)
+    result = certificate_of(args)
     with torch.no_grad():
         right = sum(int((model(a).argmax(1) == b).sum()) for a, b in batches)
     result["parameters"] = sum(p.numel() for p in model.parameters())
@@ -172,7 +172,7 @@ def show(result: dict[str, Any]) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--model", default="resnet8")
     parser.add_argument("--width", type=float, default=0.25)
@@ -187,7 +187,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measures, or shows what was measured."""
+    """Measures, or prints the table of a stored file."""
     args = arguments()
     if args.show:
         print(show(json.loads(args.show.read_text())))

@@ -1,4 +1,4 @@
-"""What does a host's integration cost beyond the two passes? One function per host.
+"""The cost of a host's integration beyond the two passes: one function per host.
 
     python benchmarks/hosts.py                     # all hosts that are installed, a few minutes
     python benchmarks/hosts.py --hosts fabric --steps 20 --width 64
@@ -11,8 +11,6 @@ that of the plain loop stands what the integration adds to both:
 
 With one thread the clock is that of the processor. Rounds visit the hosts in turn; medians.
 """
-
-from __future__ import annotations
 
 import argparse
 import logging

@@ -1,20 +1,18 @@
-"""Is the lab's loop as fast as one written by hand? And than one that augments sample by sample?
+"""Benchmark of the lab's loop against a loop by hand and one that augments sample by sample.
 
 Three loops train the same network on the same images (CIFAR-10, crop and flip) with the same VaSSO:
 
-* `lab`: the loop of `vasso.lab`, with all it keeps account of;
+* `lab`: the loop of `vasso.lab`, with all its records;
 * `by hand`: a plain loop with batched augmentation;
 * `DataLoader`: a plain loop whose loader crops, flips and normalises one sample at a time.
 
-How fast batches alone come is told as well: on a GPU that is what a small network waits for.
+The speed of the batches alone is measured too: on a GPU a small network waits for them.
 
 They take turns, a few steps each, in one process with one thread; the figure is the median over the
 turns of the time of this process, so that other processes disturb little.
 
     python benchmarks/lab.py --data DIR
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -31,10 +29,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from vasso import VaSSO
 from vasso.lab.data import Augmentation, Images, load, order
-from vasso.lab.how import How
+from vasso.lab.experiment.run import Run
 from vasso.lab.models import build
-from vasso.lab.runs import Run
-from vasso.lab.training import Training
+from vasso.lab.training.host import start_fabric
+from vasso.lab.training.options import RunOptions
+from vasso.lab.training.state import Training
 
 TASK = {"data": "cifar10", "model": "resnet8", "train_size": 10000, "batch": 128, "epochs": 100}
 METHOD = {"name": "VaSSO", "rho": 0.1, "theta": 0.4, "weight_decay": 1e-3}
@@ -43,8 +42,8 @@ TAKE_STEP = Callable[[], object]
 
 def lab(root: Path | None, size: int) -> TAKE_STEP:
     run = Run.of({"task": {**TASK, "size": size, "crop": 2, "flip": True}, "method": METHOD})
-    how = How(data=root, accelerator="cpu")
-    return Training(run, how, how.fabric(run.task.precision)).take_step
+    options = RunOptions(data_root=root, accelerator="cpu")
+    return Training(run, options, start_fabric(options, run.task.precision)).take_step
 
 
 def by_hand(batches: Iterator[tuple[Tensor, Tensor]], size: int) -> TAKE_STEP:
@@ -113,17 +112,7 @@ def timed(step: TAKE_STEP, steps: int) -> float:
 
 
 def compare(root: Path | None, size: int, turns: int, steps: int) -> dict[str, float]:
-    """Images a second of each loop, and how they compare.
-
-    Args:
-        root: where data are.
-        size: pixels a side.
-        turns: how often each loop has its turn.
-        steps: of a turn.
-
-    Returns:
-        Medians over the turns; of ratios too, each of neighbouring turns.
-    """
+    """Images a second of each loop, and their ratios: medians over the turns."""
     images = load("cifar10", root=root, size=size, train_size=10000)
     loops = {
         "lab": lab(root, size),

@@ -1,13 +1,11 @@
-"""What is compared? Every method as a function: parameters and a base -> one whole step.
+"""The methods that are compared, as functions: parameters and a base -> one whole step.
 
-| method                  | keeps                       | comes home by               |
+| method                  | keeps                       | restores the weights by     |
 |-------------------------|-----------------------------|-----------------------------|
 | `VaSSO`, `SAM`          | slope (VaSSO), copy of w    | copying, or the same way    |
 | `usual VaSSO`, `SAM`    | slope (VaSSO), epsilon      | subtracting epsilon         |
 | `pytorch_optimizer SAM` | copy of w                   | copying                     |
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias, Unpack

@@ -1,4 +1,4 @@
-"""What does a sharpness-aware step cost beyond the step of its base? Time, memory, operations.
+"""The cost of a sharpness-aware step beyond the step of its base: time, memory, operations.
 
     python benchmarks/overhead.py                      # all networks, one thread, half an hour
     python benchmarks/overhead.py --shapes resnet18 --json out.json
@@ -19,7 +19,7 @@ The floor shows what that makes of the count: VaSSO's algebra on one flat vector
 With one thread the clock is that of the processor, which does not run while others have the core.
 Every round visits all methods in a new order; a visit builds the method anew, warms it up and times
 a few steps. So only one method's memory exists at a time, a disturbance meets all methods alike,
-and luck with the place of a vector in memory changes from round to round. Minima say what the code
+and the place of a vector in memory, which matters, changes. Minima say what the code
 costs; medians say how quiet the machine was. A method that allocates vectors at every step has a
 wide gap between the two on any machine: whether freed memory comes back with or without its pages
 is up to the allocator, and changes with the history of the process.
@@ -36,8 +36,6 @@ difference of the weights from those of the usual scheme is reported, relative t
 changes at all.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json
@@ -50,14 +48,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from birth import certificate
-from memory import peak_bytes
+from certificate import certificate
 from methods import BASES, METHODS, RHO, THETA, Base, Build, Closure, alone, usual
 from shapes import NETWORKS, PARAMETERS, Shapes, parameters, shapes_of
 from tables import show
 from torch import Tensor
 from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from vasso.lab.probe.advice import peak_bytes
 
 Samples: TypeAlias = dict[str, list[float]]
 
@@ -112,15 +111,15 @@ def milliseconds(act: Callable[[], object], times: int) -> list[float]:
 
 
 def flat_algebra(size: int, keep_copy: bool) -> Callable[[], object]:
-    """The least that VaSSO has to do: d.lerp_(g), ||d||, w + epsilon and home, on flat vectors."""
-    g, w, d, home = (torch.full((size,), 0.02) for _ in range(4))
+    """The least that VaSSO has to do: d.lerp_(g), ||d||, w + epsilon and back, on flat vectors."""
+    g, w, d, copy = (torch.full((size,), 0.02) for _ in range(4))
 
     def act() -> None:
         scale = RHO / float(d.lerp_(g, THETA).norm())
         if keep_copy:
-            home.copy_(w)
+            copy.copy_(w)
         w.add_(d, alpha=scale)
-        _ = w.copy_(home) if keep_copy else w.sub_(d, alpha=scale)
+        _ = w.copy_(copy) if keep_copy else w.sub_(d, alpha=scale)
 
     return act
 
@@ -273,7 +272,7 @@ def agreement() -> dict[str, float]:
     return found
 
 
-# -- the birth certificate ------------------------------------------------------------------------
+# -- the certificate ------------------------------------------------------------------------------
 
 
 def born(args: argparse.Namespace) -> dict[str, Any]:

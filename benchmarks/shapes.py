@@ -1,4 +1,4 @@
-"""Which tensors does a network have? The parameter shapes alone, without the network.
+"""The parameter shapes of networks, without the networks.
 
 | name       | network                                            | tensors | parameters  |
 |------------|----------------------------------------------------|---------|-------------|
@@ -7,8 +7,6 @@
 | `vit_s32`  | ViT-S/32 at 224 pixels, 1000 classes               |     152 |  22,878,952 |
 | `gpt2`     | GPT-2 small, head tied to the embedding            |     148 | 124,439,808 |
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable

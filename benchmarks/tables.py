@@ -1,6 +1,4 @@
-"""What is shown? Tables from the stored JSON value alone."""
-
-from __future__ import annotations
+"""Tables of the benchmarks, from the stored JSON value alone."""
 
 from typing import Any
 
@@ -61,12 +59,12 @@ def budget_lines(result: dict[str, Any]) -> list[str]:
 def show(result: dict[str, Any]) -> str:
     """The tables, from the stored value alone."""
     where = result["hardware"]
-    told = (
+    values = (
         f"{where['cpu']}, {where['threads']} thread(s), torch {result['versions']['torch']}, "
         f"{result['date'][:10]}, {result['settings']['rounds']} rounds"
     )
     return "\n\n".join([
-        told,
+        values,
         time_table(result),
         memory_table(result),
         "\n".join(budget_lines(result)),

@@ -1,15 +1,15 @@
-"""Is the lab's transformer as fast as torch's own, and how much does a decoder's memory save?
+"""Benchmark of the lab's transformer against torch's own, and of beam search with a cache.
 
     python benchmarks/translation.py --data DIR --json out.json    # Multi30k in DIR, or VASSO_DATA
     python benchmarks/translation.py --show out.json               # the tables again, from the file
 
 Training. Four loops take turns, a few steps each, on the same batches with the same AdamW, in one
-process with one thread: the lab's with all it keeps account of, a plain loop around the lab's
+process with one thread: the lab's with all its records, a plain loop around the lab's
 model, and plain loops around `nn.Transformer` of the same size, as one would write it. That has
 dropout within attention and feed-forward layers too, where fairseq's recipe has none; once without
 it does the same work as ours. The clock is that of the process, which does not run while others
-have the core. A machine that is shared is faster and slower by turns: what is compared is the ratio
-within a round, and its median is told.
+have the core. The speed of a shared machine varies: loops are compared by the median of the ratios
+within a round.
 
 Decoding. Beam search that remembers keys and values against one that reads again all that has been
 said, to translations of 10, 30 and 100 pieces, likewise. Both find the same translations, which is
@@ -28,16 +28,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from birth import certificate
+from certificate import certificate
 from tables import table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from vasso.lab.how import How
-from vasso.lab.runs import Run
-from vasso.lab.training import Training
+from vasso.lab.experiment.run import Run
+from vasso.lab.training.host import start_fabric
+from vasso.lab.training.options import RunOptions
+from vasso.lab.training.sentences import decoder_inputs, sentence_losses
+from vasso.lab.training.state import Training
 from vasso.lab.translation.beam import Search, translations
-from vasso.lab.translation.losses import places_of, sentence_losses
 from vasso.lab.translation.pieces import END, PAD
 from vasso.lab.translation.transformer import SIZES, Size, Transformer, build
 
@@ -91,8 +92,8 @@ class OfTorch(nn.Module):
 def lab(args: argparse.Namespace) -> Training:
     task = {**TASK, "data": args.corpus, "pieces": args.pieces}
     run = Run.of({"task": task, "method": METHOD})
-    how = How(data=args.data, accelerator="cpu")
-    return Training(run, how, how.fabric(run.task.precision))
+    options = RunOptions(data_root=args.data, accelerator="cpu")
+    return Training(run, options, start_fabric(options, run.task.precision))
 
 
 def by_hand(model: nn.Module, loss_of: Callable[..., Tensor], batches: Any) -> Callable[[], object]:
@@ -114,7 +115,7 @@ def ours_loss(model: nn.Module, *tensors: Tensor) -> Tensor:
 
 
 def torch_loss(model: nn.Module, source: Tensor, target: Tensor, weights: Tensor) -> Tensor:
-    before, _ = places_of(target)
+    before, _ = decoder_inputs(target)
     logits = model(source, before).flatten(0, 1)
     return cross_entropy(logits, target.flatten(), ignore_index=PAD, label_smoothing=0.1)
 
@@ -122,7 +123,7 @@ def torch_loss(model: nn.Module, source: Tensor, target: Tensor, weights: Tensor
 def training(args: argparse.Namespace) -> dict[str, Any]:
     """Pieces of the target in a second of this process, round by round."""
     ours = lab(args)
-    texts, batches = ours.material.texts, ours.batches
+    texts, batches = ours.workload.texts, ours.batches
     sizes = {"source": len(texts.source), "target": len(texts.target)}
     plain = build(MODEL, **sizes, dropout=0.1, seed=0)
     of_torch, alike = (OfTorch(SIZES[MODEL], *sizes.values(), 0.1) for _ in range(2))
@@ -229,11 +230,11 @@ def decoding_table(result: dict[str, Any]) -> str:
 def show(result: dict[str, Any]) -> str:
     """The tables, from the stored value alone."""
     where, how = result["hardware"], result["settings"]
-    told = (
+    values = (
         f"{where['cpu']}, {where['threads']} thread(s), torch {result['versions']['torch']}, "
         f"{result['date'][:10]}, {how['rounds']} rounds of {how['steps']} steps"
     )
-    return "\n\n".join([told, training_table(result), decoding_table(result)])
+    return "\n\n".join([values, training_table(result), decoding_table(result)])
 
 
 def born(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""What do most published codes do? SAM and VaSSO tensor by tensor, with epsilon kept in a dict."""
-
-from __future__ import annotations
+"""SAM and VaSSO as most published codes have them: tensor by tensor, epsilon kept in a dict."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How is the site made? sphinx with furo; pages in Markdown, the reference from docstrings.
+"""Settings of the site: sphinx with furo; pages in Markdown, the reference from docstrings.
 
 `make docs` builds it with every warning an error. Nothing is fetched: there are no links into the
 documentation of other projects (intersphinx would download their inventories at each build).
@@ -15,7 +15,7 @@ copyright = "The vasso authors, MIT licence"
 html_title = "vasso"
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "equations",
@@ -27,10 +27,12 @@ exclude_patterns = ["_build"]
 # -- Markdown --------------------------------------------------------------------------------------
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # notebooks hold their outputs; tests execute them
 
 # -- the reference ---------------------------------------------------------------------------------
 default_role = "code"
 add_module_names = False
+maximum_signature_line_length = 88
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints = "description"
@@ -41,10 +43,14 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 nitpicky = True
 suppress_warnings = ["ref.python"]  # a type that two modules have, named without its module
-nitpick_ignore_regex = [(r"py:.*", r"(?!vasso\.).*")]  # what other packages call their own
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!vasso\.).*"),  # what other packages call their own
+    (r"py:class", r"vasso\.engine\.checkpoint\.StateView"),  # a mapping to the user
+]
 
 # -- the pages -------------------------------------------------------------------------------------
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["vasso.css"]
 html_math_renderer = "mathml"

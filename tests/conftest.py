@@ -1,16 +1,29 @@
-"""One thread, deterministic kernels, the same examples in every run."""
+"""One thread, deterministic kernels, the same examples in every run; long tests first.
+
+Tests marked `ranks` start several processes at once and take longest, so they come first.
+"""
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
+from tests.support import THOROUGH
+from tests.support.browser import launched
+
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
-settings.register_profile("same every time", derandomize=True, deadline=None, max_examples=100)
+settings.register_profile(
+    "same every time", derandomize=True, deadline=None, max_examples=100 if THOROUGH else 20
+)
 settings.load_profile("same every time")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.get_closest_marker("ranks"))
 
 
 def pytest_collection_finish() -> None:
@@ -29,3 +42,8 @@ def _seeded() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    yield from launched()

@@ -4,8 +4,6 @@ Each `check_...` states one promise and fails loudly: the tests hold vasso to it
 breaks vasso on purpose and shows that the check would have noticed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc
@@ -27,9 +25,10 @@ from torch.autograd import grad_mode
 from torch.optim import SGD, AdamW, Optimizer
 
 import vasso
+from tests.support import problems
+from tests.support.problems import Way
 from vasso import SAM, SharpnessAware, VaSSO
 
-Way: TypeAlias = Literal["closure", "ascended", "ascended, body always run"]
 Batch: TypeAlias = tuple[Tensor, Tensor]
 
 WAYS: tuple[Way, ...] = ("closure", "ascended", "ascended, body always run")
@@ -65,14 +64,12 @@ class Net(nn.Module):
 
 
 def net(dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Net:
-    """The same network whenever it is asked for."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2023)
         return Net(dropout).to(dtype)
 
 
 def batches(count: int, dtype: torch.dtype = torch.float64, seed: int = 7) -> list[Batch]:
-    """Inputs and labels, the same whenever they are asked for."""
     draw = torch.Generator().manual_seed(seed)
     return [
         (
@@ -84,34 +81,16 @@ def batches(count: int, dtype: torch.dtype = torch.float64, seed: int = 7) -> li
 
 
 def loss_of(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy."""
     x, y = batch
     return nn.functional.cross_entropy(model(x), y)
 
 
 def closure_of(opt: Optimizer, model: nn.Module, batch: Batch) -> Callable[[], Tensor]:
-    """The closure of torch.optim: zero, forward, backward, loss."""
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
-        return loss
-
-    return closure
+    return problems.closure_of(opt, partial(loss_of, model, batch))
 
 
 def take_step(opt: Any, model: nn.Module, batch: Batch, way: Way = "closure") -> Any:
-    """One step without trouble."""
-    closure = closure_of(opt, model, batch)
-    if way == "closure":
-        return opt.step(closure)
-    loss = closure()
-    with opt.ascended() as up:
-        if up or way != "ascended":
-            loss_of(model, batch).backward()
-    opt.step()
-    return loss
+    return problems.take_step(opt, partial(loss_of, model, batch), way)
 
 
 # -- what can go wrong --------------------------------------------------------------------------
@@ -128,15 +107,8 @@ NONFINITE: tuple[Mishap, ...] = ("nan in the data", "inf loss", "inf gradient")
 
 @dataclass(frozen=True)
 class Fault:
-    """A mishap in one pass of a step.
-
-    Attributes:
-        where: in which pass, the first (at w) or the second (at w + epsilon).
-        what: an exception after the forward, or a gradient that is not finite.
-    """
-
-    where: Literal[1, 2]
-    what: Mishap
+    where: Literal[1, 2]  # in which pass, the first (at w) or the second (at w + epsilon)
+    what: Mishap  # an exception after the forward, or a gradient that is not finite
 
     @property
     def unseen(self) -> bool:
@@ -172,8 +144,6 @@ def run_pass(model: nn.Module, batch: Batch, what: Mishap | None = None) -> Tens
 
 @dataclass(frozen=True)
 class Setup:
-    """What is trained, how."""
-
     method: str = "VaSSO"
     base: str = "SGD"
     way: Way = "closure"
@@ -185,8 +155,6 @@ class Setup:
 
 
 class Learner:
-    """vasso, with mishaps."""
-
     def __init__(self, setup: Setup, **options: Any) -> None:
         self.setup, self.model = setup, net()
         base = BASES[setup.base](self.model.parameters())
@@ -207,29 +175,12 @@ class Learner:
             return run_pass(self.model, batch, what)
 
         try:
-            self._drive(one_pass)
+            problems.drive(self.opt, one_pass, self.setup.way)
         except BaseException as error:
             return error
         return None
 
-    def _drive(self, one_pass: Callable[[], Tensor]) -> None:
-        opt = self.opt
-
-        def closure() -> Tensor:
-            opt.zero_grad()
-            return one_pass()
-
-        if self.setup.way == "closure":
-            opt.step(closure)
-            return
-        closure()
-        with opt.ascended() as up:
-            if up or self.setup.way != "ascended":
-                one_pass()
-        opt.step()
-
     def everything(self) -> dict[str, Tensor]:
-        """Weights, statistics, slope and the base's state, by name."""
         slope = {p: entry["d"] for p, entry in slopes(self.opt).items()}
         return everything(self.model, self.opt.base, slope)
 
@@ -279,23 +230,17 @@ class Twin:
         return self.slope
 
     def everything(self) -> dict[str, Tensor]:
-        """Weights, statistics, slope and the base's state, by name."""
         return everything(self.model, self.base, self.slope)
 
 
 def slopes(opt: SharpnessAware) -> dict[Tensor, dict[str, Tensor]]:
     """What is really remembered of each parameter, read from the public state."""
-    found = {}
-    for p, entry in opt.state.items():
-        if entry.get("vasso_has_d"):
-            found[p] = {"d": entry["vasso_d"]}
-    return found
+    return {p: {"d": x["vasso_d"]} for p, x in opt.state.items() if x.get("vasso_has_d")}
 
 
 def everything(
     model: nn.Module, base: Optimizer, slope: Mapping[Tensor, Tensor]
 ) -> dict[str, Tensor]:
-    """Copies of weights, statistics, slope and the base's state, by name."""
     names = {p: name for name, p in model.named_parameters()}
     found = {name: value for name, value in model.state_dict().items()}
     found |= {f"slope of {names[p]}": x for p, x in slope.items()}
@@ -342,17 +287,14 @@ def assert_same_tree(ours: Any, theirs: Any) -> None:
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the weights by name."""
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def statistics(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the buffers by name."""
     return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
 def equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], atol: float = 0.0) -> bool:
-    """Whether `assert_near` would pass."""
     return all(bool(((x - theirs[name]).abs() <= atol).all()) for name, x in ours.items())
 
 
@@ -524,22 +466,10 @@ def check_missing_second_gradient(way: Way) -> None:
     opt = SAM(SGD([always, only_first], lr=0.0), rho=RHO)
     before = {"always": always.detach().clone(), "only first": only_first.detach().clone()}
 
-    def one_pass(first: bool) -> Tensor:
-        loss = always.exp().sum() + (only_first.exp().sum() if first else 0.0)
-        loss.backward()
-        return loss
+    def loss() -> Tensor:
+        return always.exp().sum() + (0.0 if opt.perturbed else only_first.exp().sum())
 
-    def closure() -> Tensor:
-        opt.zero_grad()
-        return one_pass(first=not opt.perturbed)
-
-    if way == "closure":
-        opt.step(closure)
-    else:
-        closure()
-        with opt.ascended():
-            one_pass(first=False)
-        opt.step()
+    problems.take_step(opt, loss, way)
     assert_same({"always": always, "only first": only_first}, before, "lr is 0")
 
 
@@ -571,22 +501,19 @@ def _masks(same_rng: bool) -> list[bool]:
     drop, w, masks = nn.Dropout(0.5), torch.ones(64, requires_grad=True), []
     opt = SAM(SGD([w], lr=0.1), same_rng=same_rng)
 
-    def closure() -> Tensor:
-        opt.zero_grad()
+    def loss() -> Tensor:
         dropped = drop(w)
         masks.append(dropped.detach() != 0)
-        loss = dropped.sum()
-        loss.backward()
-        return loss
+        return dropped.sum()
 
     for _ in range(2):
-        opt.step(closure)
+        problems.take_step(opt, loss)
     return [torch.equal(masks[0], masks[1]), torch.equal(masks[0], masks[2])]
 
 
 def check_dropout_is_fresh() -> None:
     """Without `same_rng` every pass draws its own masks."""
-    assert _masks(same_rng=False) == [False, False]
+    assert _masks(same_rng=False) == [False, False], "a pass drew the masks of another"
 
 
 def check_autocast_sees_the_adversary(way: Way) -> None:
@@ -623,19 +550,3 @@ def _autocast_losses(way: Way, one_block: bool) -> list[float]:
                 one_pass()
             one_pass()  # at w again, before the base steps
     return losses
-
-
-def check_clipping_stays_out_of_the_slope(way: Way) -> None:
-    """Clipped or not, the same gradients enter the slope; what goes down is clipped as in torch."""
-    went_down, entered = {}, {}
-    for clip in (None, 1e-3):
-        model, (batch,) = net(), batches(1)
-        base = SGD(model.parameters(), lr=0.0)
-        opt = METHODS["VaSSO"](base, model=model, clip_norm=clip)
-        take_step(opt, model, batch, way)
-        entered[clip] = {str(i): x["d"].clone() for i, x in enumerate(slopes(opt).values())}
-        if clip is None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        went_down[clip] = {name: p.grad.clone() for name, p in model.named_parameters()}
-    assert_same(entered[1e-3], entered[None], "the slope")
-    assert_same(went_down[1e-3], went_down[None], "what goes down")

@@ -1,28 +1,19 @@
-"""What can be done with pen and paper: quadratics in float64.
+"""Closed forms: steps on quadratics, computed by hand, in float64.
 
 The tolerance is a few units of rounding, 1e-15 relative, unless a test says otherwise: the numbers
 are of size 1 and a step rounds some ten times.
 """
 
-from __future__ import annotations
-
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.optim import SGD
 
-from tests.problems import (
-    assert_near,
-    assert_same,
-    by_hand,
-    flat,
-    parameter,
-    quadratic,
-    records_of,
-    take_step,
-)
+from tests.support.compare import assert_near, assert_same, flat, records_of
+from tests.support.problems import by_hand, parameter, quadratic, take_step
 from vasso import L2, SAM, SharpnessAware, VaSSO
 
 FEW_ULPS = 1e-15
@@ -34,22 +25,11 @@ def vector(*values: float) -> Tensor:
 
 
 def path(opt: SharpnessAware, x: Tensor, steps: int) -> Tensor:
-    """The weights after each step on x'Hx / 2."""
     found = []
     for _ in range(steps):
         take_step(opt, quadratic(H, x))
         found.append(x.detach().clone())
     return torch.stack(found)
-
-
-# -- steps ----------------------------------------------------------------------------------------
-
-
-def test_sam_goes_down_by_the_gradient_at_the_edge_of_the_ball() -> None:
-    """Hx = (3, 4) has length 5, epsilon = (0.3, 0.4), u = H(x + epsilon) = (3.9, 5.6)."""
-    x = parameter(1.0, 1.0)
-    take_step(SAM(SGD([x], lr=0.1), rho=0.5), quadratic(H, x))
-    assert_near(x.grad, [3.9, 5.6], rtol=FEW_ULPS)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -73,40 +53,27 @@ def test_sam_twice_by_hand() -> None:
 
 
 def test_vasso_three_times_by_hand() -> None:
-    """d = (3, 4), then (2.532, 3.104), then (1.917..., 2.036...), worked out with 40 digits."""
+    """Weights, slopes and adversaries of three steps, worked out with 40 digits."""
     x = parameter(1.0, 1.0)
-    found = path(VaSSO(SGD([x], lr=0.1), rho=0.5, theta=0.4), x, 3)
-    expected = [
+    opt = VaSSO(SGD([x], lr=0.1), rho=0.5, theta=0.4)
+    records = records_of(opt)
+    weights = [
         [0.61, 0.44],
         [0.332185724306924410, 0.109021847419006513],
         [0.129702509773020900, -0.0801982818904980498],
     ]
-    # the last number is a difference of numbers of size 1, a tenth of them
-    assert_near(found, expected, rtol=FEW_ULPS, atol=FEW_ULPS)
-
-
-def test_the_slope_of_vasso_three_times_by_hand() -> None:
-    x = parameter(1.0, 1.0)
-    opt = VaSSO(SGD([x], lr=0.1), rho=0.5, theta=0.4)
-    records = records_of(opt)
-    path(opt, x, 3)
-    expected = [[3.0, 4.0], [2.532, 3.104], [1.91782286916830929, 2.03683495587041042]]
-    assert_near(torch.stack([record.d[0] for record in records]), expected, rtol=FEW_ULPS)
-
-
-def test_the_adversary_of_vasso_three_times_by_hand() -> None:
-    x = parameter(1.0, 1.0)
-    opt = VaSSO(SGD([x], lr=0.1), rho=0.5, theta=0.4)
-    records = records_of(opt)
-    path(opt, x, 3)
-    expected = [
+    slopes = [[3.0, 4.0], [2.532, 3.104], [1.91782286916830929, 2.03683495587041042]]
+    adversaries = [
         [0.3, 0.4],
         [0.316047585643585301, 0.387445381452483718],
         [0.342758324139420622, 0.364028475854754894],
     ]
+    # the last number is a difference of numbers of size 1, a tenth of them
+    assert_near(path(opt, x, 3), weights, rtol=FEW_ULPS, atol=FEW_ULPS)
+    assert_near(torch.stack([record.d[0] for record in records]), slopes, rtol=FEW_ULPS)
     found = torch.stack([(record.epsilon or [])[0] for record in records])
     # epsilon is what the weights of size 1 have moved by: a rounding of 1e-16 of them
-    assert_near(found, expected, rtol=FEW_ULPS, atol=2e-16)
+    assert_near(found, adversaries, rtol=FEW_ULPS, atol=2e-16)
 
 
 def test_momentum_of_the_base_sees_the_gradients_of_the_adversary() -> None:
@@ -136,25 +103,6 @@ def test_what_goes_down_is_clipped_and_what_enters_the_slope_is_not() -> None:
     assert_near(found, [[0.6, 0.8], [3.0, 4.0]], rtol=2e-7)
 
 
-def test_an_adversary_from_other_data_is_along_the_gradient_of_those() -> None:
-    """Up along (3, 4) of x'Hx / 2, down by the gradient of |x|^2 / 2 at (1.3, 1.4)."""
-    x = parameter(1.0, 1.0)
-    opt = SAM(SGD([x], lr=0.1), rho=0.5)
-
-    def closure_for(matrix: Tensor) -> Tensor:
-        opt.zero_grad()
-        loss = quadratic(matrix, x)()
-        loss.backward()
-        return loss
-
-    one = torch.eye(2, dtype=torch.float64)
-    opt.step(lambda: closure_for(one), ascent_closure=lambda: closure_for(H))
-    assert_near(x.grad, [1.3, 1.4], rtol=FEW_ULPS)
-
-
-# -- the ball -------------------------------------------------------------------------------------
-
-
 def climbed(gradients: list[Tensor], groups: list[dict[str, object]], **options: object) -> Tensor:
     """epsilon of one step of SAM from weights of 0, one tensor per group."""
     params = [torch.zeros_like(g, requires_grad=True) for g in gradients]
@@ -166,25 +114,30 @@ def climbed(gradients: list[Tensor], groups: list[dict[str, object]], **options:
     return flat([found.get(id(p), torch.zeros_like(p)) for p in params])
 
 
-def test_the_ball_is_one_for_all_groups_together() -> None:
-    found = climbed([vector(2, 3), vector(6)], [{}, {}])  # length 7
-    assert_near(found, [1 / 7, 1.5 / 7, 3 / 7], rtol=FEW_ULPS)
-
-
-def test_the_length_of_the_adversary_is_rho() -> None:
-    found = climbed([vector(2, 3), vector(6), vector(-8, 1, 0)], [{}, {}, {}])
-    assert_near(found.norm(), 0.5, rtol=FEW_ULPS)
-
-
-def test_each_group_has_its_own_radius_over_the_common_length() -> None:
-    found = climbed([vector(2, 3), vector(6)], [{"rho": 0.7}, {"rho": 0.07}])
-    assert_near(found, [0.2, 0.3, 0.06], rtol=FEW_ULPS)
-
-
-@pytest.mark.parametrize("zero", [0.0, lambda step, lr: 0.0])
-def test_a_group_with_radius_zero_is_neither_climbed_nor_counted(zero: object) -> None:
-    found = climbed([vector(3, 4), vector(1e3)], [{}, {"rho": zero}])
-    assert_near(found, [0.3, 0.4, 0.0], rtol=FEW_ULPS)
+@pytest.mark.parametrize(
+    ("gradients", "groups", "options", "expected"),
+    [
+        ([[2, 3], [6]], [{}, {}], {}, [1 / 7, 1.5 / 7, 3 / 7]),  # length 7
+        ([[2, 3], [6]], [{"rho": 0.7}, {"rho": 0.07}], {}, [0.2, 0.3, 0.06]),
+        ([[3, 4], [1e3]], [{}, {"rho": 0.0}], {}, [0.3, 0.4, 0.0]),
+        ([[3, 4], [1e3]], [{}, {"rho": lambda step, lr: 0.0}], {}, [0.3, 0.4, 0.0]),
+        ([[0, 0], [0]], [{}, {}], {}, [0.0] * 3),
+        ([[3, 4]], [{}], {"geometry": L2(eps=5.0)}, [0.15, 0.2]),
+    ],
+    ids=[
+        "one ball for all groups",
+        "each group its radius over the common length",
+        "radius zero",
+        "radius scheduled at zero",
+        "slope of zero",
+        "eps shortens as in the published codes",
+    ],
+)
+def test_the_adversary_in_the_ball_of_all_groups(
+    gradients: Any, groups: Any, options: Any, expected: list[float]
+) -> None:
+    found = climbed([vector(*g) for g in gradients], groups, **options)
+    assert_near(found, expected, rtol=FEW_ULPS)
 
 
 def test_a_group_with_radius_zero_goes_down_by_the_gradient_at_the_adversary() -> None:
@@ -193,17 +146,6 @@ def test_a_group_with_radius_zero_goes_down_by_the_gradient_at_the_adversary() -
     opt = SAM(SGD([{"params": [x]}, {"params": [y], "rho": 0.0}], lr=1.0), rho=0.5)
     take_step(opt, lambda: (x * y).sum())
     assert_near(flat([x, y]), [-1.0, 0.5], rtol=FEW_ULPS)
-
-
-def test_a_slope_of_zero_is_not_climbed() -> None:
-    assert_same(climbed([vector(0, 0), vector(0)], [{}, {}]), torch.zeros(3, dtype=torch.float64))
-
-
-def test_a_slope_of_zero_leaves_the_gradient_at_the_weights() -> None:
-    """g is 0 at the minimum, so u = H 0 = 0 and nothing moves, with no NaN."""
-    x = parameter(0.0, 0.0)
-    found = path(VaSSO(SGD([x], lr=0.1), rho=0.5), x, 2)
-    assert_same(found, torch.zeros(2, 2, dtype=torch.float64))
 
 
 def test_a_slope_that_cancels_to_zero_is_not_climbed() -> None:
@@ -216,20 +158,6 @@ def test_a_slope_that_cancels_to_zero_is_not_climbed() -> None:
     assert_same((records[1].epsilon or [])[0], vector(0, 0))
 
 
-def test_a_slope_far_from_one_is_climbed_all_the_way() -> None:
-    """3e-200 squared is 0, 3e200 squared is infinite; the direction is (3, 4) in both."""
-    found = [climbed([vector(3, 4) * scale], [{}]) for scale in (1e-200, 1e200)]
-    assert_near(torch.stack(found), [[0.3, 0.4]] * 2, rtol=FEW_ULPS)
-
-
-def test_an_eps_of_the_ball_shortens_the_adversary_as_in_the_published_codes() -> None:
-    found = climbed([vector(3, 4)], [{}], geometry=L2(eps=5.0))
-    assert_near(found.norm(), 0.25, rtol=FEW_ULPS)
-
-
-# -- what a step tells ----------------------------------------------------------------------------
-
-
 def test_the_summary_of_a_step_by_hand() -> None:
     """f(1, 1) = 3.5; at (1.3, 1.4) it is 1.5 * 1.69 + 2 * 1.96 = 6.455, h = (3.9, 5.6)."""
     x = parameter(1.0, 1.0)
@@ -238,16 +166,3 @@ def test_the_summary_of_a_step_by_hand() -> None:
     last = opt.last
     found = [last.loss, last.perturbed_loss, last.g_norm, last.d_norm, last.h_norm]
     assert_near(torch.stack(found), [3.5, 6.455, 5.0, 5.0, math.hypot(3.9, 5.6)], rtol=FEW_ULPS)
-
-
-def test_the_record_of_a_step_by_hand() -> None:
-    x = parameter(1.0, 1.0)
-    opt = VaSSO(SGD([x], lr=0.1), rho=0.5, theta=0.5)
-    records = records_of(opt)
-    by_hand(opt, [vector(3, 4)], [vector(1, 2)])
-    by_hand(opt, [vector(1, 0)], [vector(5, 6)])
-    r = records[1]
-    found = torch.stack([r.g[0], r.d[0], (r.epsilon or [])[0], (r.h or [])[0]])
-    d = vector(2, 2)
-    # epsilon is what the weights of size 1 have moved by: a rounding of 1e-16 of them
-    assert_near(found, torch.stack([vector(1, 0), d, d / d.norm() / 2, vector(5, 6)]), 1e-15, 2e-16)

@@ -1,4 +1,4 @@
-"""What an extra brings is missed by name, with the remedy; the rest works without it."""
+"""A missing extra is reported with its name and the remedy; the rest works without it."""
 
 import subprocess
 import sys
@@ -13,12 +13,12 @@ REMEDIES = {
     "vasso.integrations.transformers": "transformers is not installed: "
     "pip install '.[transformers]'",
     "vasso.diagnostics": "numpy is not installed: pip install '.[diagnostics]'",
-    "vasso.diagnostics.snr": "numpy is not installed: pip install '.[diagnostics]'",
-    "vasso.lab.probing": "numpy is not installed: pip install '.[lab]'",
+    "vasso.diagnostics.adversary.snr": "numpy is not installed: pip install '.[diagnostics]'",
+    "vasso.lab.probe.run": "numpy is not installed: pip install '.[lab]'",
     "vasso.lab.statistics": "numpy is not installed: pip install '.[lab]'",
     "vasso.lab.data": "numpy is not installed: pip install '.[lab]'",
     "vasso.lab.translation.pieces": "tokenizers is not installed: pip install '.[lab]'",
-    "vasso.lab.train": "lightning_fabric is not installed: pip install '.[lab]'",
+    "vasso.lab.training.loop": "numpy is not installed: pip install '.[lab]'",
     "vasso.lab.report.page": "jinja2 is not installed: pip install '.[lab]'",
 }
 HIDDEN = """
@@ -30,12 +30,12 @@ for name in {hidden!r}:
 for module in {modules!r}:
     try:
         import_module(module)
-    except ModuleNotFoundError as trouble:
-        print(trouble)
+    except ModuleNotFoundError as error:
+        print(error)
 """
 
 
-def told(modules: list[str], *hidden: str) -> list[str]:
+def messages(modules: list[str], *hidden: str) -> list[str]:
     """What is said where modules are imported and others are not there."""
     code = HIDDEN.format(modules=modules, hidden=hidden)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -45,12 +45,15 @@ def told(modules: list[str], *hidden: str) -> list[str]:
 def test_whatever_needs_an_extra_says_which() -> None:
     hosts = ("accelerate", "lightning", "transformers", "lightning_fabric")
     hidden = (*hosts, "numpy", "scipy", "tokenizers", "jinja2")
-    assert told(list(REMEDIES), *hidden) == list(REMEDIES.values())
+    assert messages(list(REMEDIES), *hidden) == list(REMEDIES.values())
 
 
-def test_figures_that_turn_say_that_plotly_is_missing() -> None:
-    expected = ["plotly is not installed: pip install '.[figures]'"]
-    assert told(["vasso.diagnostics.figures.turnable"], "plotly") == expected
+@pytest.mark.parametrize(
+    ("module", "missing"), [("figures.interactive", "plotly"), ("figures", "matplotlib")]
+)
+def test_figures_say_what_is_missing(module: str, missing: str) -> None:
+    modules = ["vasso.diagnostics.adversary.snr", f"vasso.diagnostics.{module}"]  # the first works
+    assert messages(modules, missing) == [f"{missing} is not installed: pip install '.[figures]'"]
 
 
 @pytest.mark.parametrize("remedy", sorted(set(REMEDIES.values())))

@@ -1,7 +1,5 @@
 """SAF and MESA against plain loops, and what they promise."""
 
-from __future__ import annotations
-
 import copy
 import io
 import math
@@ -16,6 +14,8 @@ from torch.optim import SGD
 
 from tests.reference import mesa, saf
 from tests.reference.digits import digits, flat, net, output
+from tests.support.compare import assert_same
+from tests.support.problems import closure_of
 from vasso import SAM
 from vasso.losses import MESA, SAF, divergence
 
@@ -52,10 +52,6 @@ def with_mesa(loss: MESA) -> Callable[..., Tensor]:
     return lambda logits, y, index, x, epoch: loss(logits, y, x, epoch)
 
 
-def assert_same(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-
-
 def assert_near(ours: Tensor, theirs: Tensor, atol: float = NEAR) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
 
@@ -63,9 +59,6 @@ def assert_near(ours: Tensor, theirs: Tensor, atol: float = NEAR) -> None:
 def small_saf(**options: Any) -> SAF:
     settings = {"lam": 0.7, "tau": 3.0, "start": 3, "window": 2, "dtype": torch.float64}
     return SAF(SAMPLES, 10, **settings | options)
-
-
-# -- the term they share --------------------------------------------------------------------------
 
 
 def test_the_divergence_is_that_of_torch_from_the_past_to_now() -> None:
@@ -89,9 +82,6 @@ def test_only_the_present_is_differentiated() -> None:
     past, now = (torch.zeros(1, 3, requires_grad=True) for _ in range(2))
     divergence(past + 1.0, now, 2.0).sum().backward()
     assert past.grad is None
-
-
-# -- SAF ------------------------------------------------------------------------------------------
 
 
 def test_saf_is_the_plain_loop() -> None:
@@ -141,13 +131,7 @@ def test_saf_notes_what_the_model_says_and_not_the_adversary() -> None:
     epoch, index, x, y = next(batches())
     with torch.no_grad():
         said = model(x)
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        value = loss(model(x), y, index, epoch)
-        value.backward()
-        return value
-
+    closure = closure_of(opt, lambda: loss(model(x), y, index, epoch))
     opt.step(closure)
     assert_same(loss.logits[0, index], said)
 
@@ -199,7 +183,7 @@ def test_saf_and_mesa_wrap_any_criterion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "shape", "told"),
+    ("index", "shape", "message"),
     [
         ([0, 5], (2, 3), "index must be in 0 to 4, got 0 to 5: SAF was made for 5 samples"),
         ([-1, 0], (2, 3), "index must be in 0 to 4, got -1 to 0"),
@@ -207,14 +191,11 @@ def test_saf_and_mesa_wrap_any_criterion() -> None:
         ([0], (2, 3), r"logits must be 1 samples x 3 classes, got shape \(2, 3\)"),
     ],
 )
-def test_saf_with_samples_or_logits_that_do_not_fit(
-    index: list[int], shape: tuple[int, ...], told: str
+def test_saf_refuses_what_does_not_fit(
+    index: list[int], shape: tuple[int, ...], message: str
 ) -> None:
-    with pytest.raises((IndexError, ValueError), match=told):
+    with pytest.raises((IndexError, ValueError), match=message):
         SAF(5, 3)(torch.zeros(shape), torch.zeros(2).long(), torch.tensor(index), epoch=0)
-
-
-# -- MESA -----------------------------------------------------------------------------------------
 
 
 def test_mesa_is_the_plain_loop() -> None:
@@ -290,13 +271,7 @@ def test_mesa_averages_weights_at_home_under_an_optimizer_that_climbs() -> None:
     loss, average = MESA(model, decay=0.5, start=0), flat(model)
     opt = SAM(SGD(model.parameters(), lr=0.5), rho=1.0, model=model)
     for epoch, _, x, y in list(batches(3))[:8]:
-
-        def closure(epoch: int = epoch, x: Tensor = x, y: Tensor = y) -> Tensor:
-            opt.zero_grad()
-            value = loss(model(x), y, x, epoch)
-            value.backward()
-            return value
-
+        closure = closure_of(opt, lambda epoch=epoch, x=x, y=y: loss(model(x), y, x, epoch))
         opt.step(closure)
         loss.update()
         average = 0.5 * average + 0.5 * flat(model)
@@ -304,26 +279,23 @@ def test_mesa_averages_weights_at_home_under_an_optimizer_that_climbs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("make", "message"),
     [
-        ({"lam": -1.0}, "lam must be at least 0, got -1"),
-        ({"tau": 0.0}, "tau must be above 0, got 0"),
+        (lambda: SAF(5, 3, lam=-1.0), "lam must be at least 0, got -1"),
+        (lambda: MESA(net(), lam=-1.0), "lam must be at least 0, got -1"),
+        (lambda: SAF(5, 3, tau=0.0), "tau must be above 0, got 0"),
+        (lambda: MESA(net(), tau=0.0), "tau must be above 0, got 0"),
+        (lambda: MESA(net(), decay=2.0), "decay must be at least 0 and at most 1, got 2"),
+        (lambda: SAF(5, 3, window=0), "window must be at least 1, got 0"),
+        (
+            lambda: SAF(5, 3)(torch.zeros(1, 3), *torch.zeros(2, 1).long(), epoch=-1),
+            "epoch must be at least 0, got -1",
+        ),
     ],
 )
-def test_settings_out_of_range(options: dict[str, float], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        SAF(5, 3, **options)
-    with pytest.raises(ValueError, match=told):
-        MESA(net(), **options)
-
-
-def test_other_settings_out_of_range() -> None:
-    with pytest.raises(ValueError, match="decay must be at least 0 and at most 1, got 2"):
-        MESA(net(), decay=2.0)
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        SAF(5, 3, window=0)
-    with pytest.raises(ValueError, match="epoch must be at least 0, got -1"):
-        SAF(5, 3)(torch.zeros(1, 3), torch.tensor([0]), torch.tensor([0]), epoch=-1)
+def test_settings_out_of_range(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_the_defaults_are_those_of_the_authors_readme() -> None:

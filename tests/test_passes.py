@@ -1,7 +1,5 @@
 """Two passes: the second really runs at w + epsilon, and what each leaves goes where it should."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import math
@@ -15,20 +13,9 @@ from torch.optim import SGD
 
 from tests import faults
 from tests.faults import METHODS, WAYS, Way, assert_same, batches, net, take_step, weights
-from vasso import SAM, StepRecord, VaSSO
-
-# bugs found by these tests; a mark goes when its bug does (strict: it has to)
-
-
-# -- random numbers -------------------------------------------------------------------------------
-
-
-def test_same_rng_replays_dropout_in_the_second_pass() -> None:
-    faults.check_dropout_is_replayed()
-
-
-def test_without_same_rng_every_pass_draws_anew() -> None:
-    faults.check_dropout_is_fresh()
+from tests.support import problems
+from vasso import SAM, SharpnessAware, StepRecord, VaSSO
+from vasso.parts.directions import Random
 
 
 def test_same_rng_draws_no_more_numbers_than_the_plain_base() -> None:
@@ -50,9 +37,7 @@ def test_same_rng_draws_no_more_numbers_than_the_plain_base() -> None:
     ("options", "named"),
     [({"same_rng": True}, "same_rng=True"), ({"batchnorm": "perturbed"}, 'batchnorm="perturbed"')],
 )
-def test_what_has_to_own_the_first_pass_is_refused_where_the_caller_owns_it(
-    options: Any, named: str
-) -> None:
+def test_what_must_own_the_first_pass_refuses_the_callers(options: Any, named: str) -> None:
     model, (batch,) = net(), batches(1)
     opt = SAM(SGD(model.parameters(), lr=0.1), model=model, **options)
     before = weights(model)
@@ -61,22 +46,6 @@ def test_what_has_to_own_the_first_pass_is_refused_where_the_caller_owns_it(
         pass
     assert_same(weights(model), before)
     take_step(opt, model, batch)  # the other way in works all the same
-
-
-# -- autocast -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_one_autocast_block_around_both_passes_is_two_blocks(way: Way) -> None:
-    faults.check_autocast_sees_the_adversary(way)
-
-
-# -- clipping -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_clipping_acts_on_what_goes_down_and_never_on_the_slope(way: Way) -> None:
-    faults.check_clipping_stays_out_of_the_slope(way)
 
 
 def test_a_gradient_shorter_than_clip_norm_goes_down_as_it_is() -> None:
@@ -108,30 +77,11 @@ def test_a_plain_step_is_clipped_too() -> None:
 
 
 @pytest.mark.parametrize("way", ["closure", "ascended"])
-def test_a_gradient_whose_norm_overflows_is_clipped_and_not_lost(way: str) -> None:
+def test_a_gradient_whose_norm_overflows_is_clipped_and_not_lost(way: Way) -> None:
     w = torch.zeros(4, requires_grad=True)
     opt = SAM(SGD([w], lr=1.0), rho=0.1, clip_norm=1.0)
-
-    def one_pass() -> Tensor:
-        loss = (w * 1e30).sum()
-        loss.backward()
-        return loss
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        return one_pass()
-
-    if way == "closure":
-        opt.step(closure)
-    else:
-        closure()
-        with opt.ascended():
-            one_pass()
-        opt.step()
+    problems.take_step(opt, lambda: (w * 1e30).sum(), way)
     assert w.tolist() == pytest.approx([-0.5] * 4, rel=1e-5)
-
-
-# -- ascent_closure -------------------------------------------------------------------------------
 
 
 class Recorder:
@@ -150,7 +100,6 @@ class Recorder:
 
 
 def quadratic(**options: Any) -> tuple[Tensor, SAM]:
-    """Two weights at the origin."""
     w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     return w, SAM(SGD([w], lr=0.5), **options)
 
@@ -167,91 +116,19 @@ def test_the_adversary_comes_from_the_ascent_closure_and_the_descent_from_the_ot
     assert opt.last.perturbed_loss.item() == 8.5
 
 
+def test_the_loss_of_a_method_without_a_gradient_at_w_is_that_at_the_adversary() -> None:
+    w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    opt = SharpnessAware(SGD([w], lr=0.5), rho=1.0, direction=Random())
+    loss = opt.step(Recorder(opt, w, [0.0, 0.0]))
+    assert (loss.item(), opt.last.loss_at) == (pytest.approx(0.5, rel=1e-6), "w + epsilon")
+
+
 def test_with_rho_zero_only_the_descent_closure_is_called() -> None:
     w, opt = quadratic(rho=0.0)
     up, down = Recorder(opt, w, [-3.0, 0.0]), Recorder(opt, w, [0.0, 4.0])
     loss = opt.step(down, ascent_closure=up)
     assert (len(up.calls), len(down.calls), w.tolist()) == (0, 1, [0.0, 2.0])
     assert (loss.item(), opt.last.loss_at, opt.cost) == (8.0, "w", 1.0)
-
-
-def test_the_same_closure_twice_is_a_step_without_an_ascent_closure() -> None:
-    ends = []
-    for other in (False, True):
-        w, opt = quadratic(rho=1.0)
-        closure = Recorder(opt, w, [1.0, 2.0])
-        for _ in range(3):
-            opt.step(closure, ascent_closure=closure if other else None)
-        ends.append({"w": w.detach().clone()})
-    assert_same(*ends)
-
-
-def test_the_slope_sees_the_ascent_data_alone() -> None:
-    w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    opt = VaSSO(SGD([w], lr=0.5), rho=1.0)
-    up, down = Recorder(opt, w, [-3.0, 0.0]), Recorder(opt, w, [0.0, 4.0])
-    opt.step(down, ascent_closure=up)
-    assert opt.state[w]["vasso_d"].tolist() == [3.0, 0.0]
-
-
-def test_the_loss_returned_is_that_at_w() -> None:
-    w, opt = quadratic(rho=1.0)
-    loss = opt.step(Recorder(opt, w, [3.0, 4.0]))
-    told = (opt.last.loss.item(), opt.last.perturbed_loss.item(), opt.last.loss_at)
-    # at the origin half of 5^2, and one further away half of 6^2
-    assert (loss.item(), told) == (12.5, (12.5, 18.0, "w"))
-
-
-def test_a_closure_can_see_that_it_runs_at_the_adversary() -> None:
-    w, opt = quadratic(rho=1.0)
-    seen = []
-
-    def closure() -> Tensor:
-        seen.append(opt.perturbed)
-        opt.zero_grad()
-        loss = (w - 1).square().sum()
-        loss.backward()
-        return loss
-
-    opt.step(closure)
-    assert (seen, opt.perturbed) == ([False, True], False)
-
-
-def test_a_closure_that_has_climbed_by_itself_is_not_made_to_climb_again() -> None:
-    ends = []
-    for by_itself in (False, True):
-        w, opt = quadratic(rho=1.0)
-        inner = Recorder(opt, w, [3.0, 4.0])
-
-        def closure(inner: Any = inner, opt: Any = opt, by_itself: bool = by_itself) -> Tensor:
-            loss = inner()
-            if by_itself:
-                with opt.ascended():
-                    inner()
-            return loss
-
-        loss = opt.step(closure)
-        ends.append((w.tolist(), loss.item(), len(inner.calls), opt.cost))
-    assert ends[0] == ends[1]
-
-
-# -- ascended() -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_both_ways_in_are_the_same_training_bit_for_bit(method: str) -> None:
-    ends = []
-    for way in WAYS:
-        model = net()
-        base = SGD(model.parameters(), lr=0.1, momentum=0.9)
-        opt = METHODS[method](base, model=model, clip_norm=0.5)
-        for batch in batches(4):
-            take_step(opt, model, batch, way)
-        slope = {p: entry["d"] for p, entry in faults.slopes(opt).items()}
-        ends.append((faults.everything(model, base, slope), opt.cost))
-    assert ends[0][1] == ends[1][1] == ends[2][1] == 8.0
-    assert_same(ends[0][0], ends[1][0])
-    assert_same(ends[0][0], ends[2][0])
 
 
 def test_gradients_are_cleared_on_entry_and_weights_are_up_inside() -> None:
@@ -277,15 +154,6 @@ def test_with_rho_zero_up_is_false_and_the_step_is_the_bases(left_out: bool) -> 
     assert (up, cleared, w.tolist(), opt.cost) == (False, True, [0.5, 1.0], 1.0 + (not left_out))
 
 
-def test_a_body_that_runs_although_the_step_does_not_climb_has_the_last_word() -> None:
-    w, opt = quadratic(rho=0.0)
-    Recorder(opt, w, [1.0, 2.0])()
-    with opt.ascended():
-        Recorder(opt, w, [5.0, 6.0])()
-    opt.step()
-    assert w.tolist() == [2.5, 3.0]
-
-
 def test_what_a_body_does_not_replace_is_put_back() -> None:
     a, b = (torch.zeros(1, requires_grad=True) for _ in range(2))
     opt = SAM(SGD([a, b], lr=1.0), rho=0.0)
@@ -297,9 +165,7 @@ def test_what_a_body_does_not_replace_is_put_back() -> None:
 
 
 @pytest.mark.parametrize("left_out", [True, False])
-def test_after_a_nan_up_is_false_and_the_step_is_skipped_whatever_the_body_does(
-    left_out: bool,
-) -> None:
+def test_after_a_nan_a_step_is_skipped_whatever_the_body_does(left_out: bool) -> None:
     w, opt = quadratic(rho=1.0)
     (math.nan * w).sum().backward()
     with opt.ascended() as up:
@@ -326,33 +192,7 @@ def test_a_nan_in_a_body_that_had_nothing_to_climb_skips_the_step() -> None:
     assert (opt.skipped, w.tolist()) == (1, [0.0, 0.0])
 
 
-def test_a_body_without_a_gradient_is_an_error_and_weights_come_home() -> None:
-    w, opt = quadratic(rho=1.0)
-    Recorder(opt, w, [1.0, 2.0])()
-    with pytest.raises(RuntimeError, match="left no gradient"), opt.ascended():
-        pass
-    assert w.tolist() == [0.0, 0.0]
-
-
-def test_entering_without_a_gradient_is_an_error() -> None:
-    _, opt = quadratic(rho=1.0)
-    with pytest.raises(RuntimeError, match=r"call backward\(\)"), opt.ascended():
-        pass
-
-
-def test_a_step_without_closure_outside_of_it_is_a_plain_step_of_the_base() -> None:
-    w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    opt = VaSSO(SGD([w], lr=0.5), rho=1.0)
-    Recorder(opt, w, [1.0, 2.0])()
-    opt.step()
-    assert (w.tolist(), faults.slopes(opt), opt.cost) == ([0.5, 1.0], {}, 1.0)
-
-
-# -- observers ------------------------------------------------------------------------------------
-
-
 def watch(opt: Any) -> tuple[list[StepRecord], Any]:
-    """Copies of the records to come, and the handle that ends it."""
     records: list[StepRecord] = []
     return records, opt.observe(lambda record: records.append(copy.deepcopy(record)))
 
@@ -363,20 +203,13 @@ def test_a_record_holds_the_vectors_of_the_step(way: Way) -> None:
     opt = VaSSO(SGD([w], lr=1.0), rho=2.0, theta=0.5)
     records, _ = watch(opt)
     for centre in ([-3.0, 0.0], [0.0, 3.0]):
-        closure = Recorder(opt, w, centre)
-        if way == "closure":
-            opt.step(closure)
-        else:
-            closure()
-            with opt.ascended():
-                closure()
-            opt.step()
+        problems.drive(opt, Recorder(opt, w, centre), way)
     # step 0: g = d = (3, 0), epsilon = (2, 0), h = (5, 0), so w = (-5, 0)
     # step 1: g = (-5, -3), d = (-1, -1.5), epsilon = 2 d / |d|, h = g + epsilon
     length = math.hypot(1.0, 1.5)
     epsilon = [-2.0 / length, -3.0 / length]
-    told = [(r.step, r.g[0].tolist(), r.d[0].tolist()) for r in records]
-    assert told == [(0, [3.0, 0.0], [3.0, 0.0]), (1, [-5.0, -3.0], [-1.0, -1.5])]
+    result = [(r.step, r.g[0].tolist(), r.d[0].tolist()) for r in records]
+    assert result == [(0, [3.0, 0.0], [3.0, 0.0]), (1, [-5.0, -3.0], [-1.0, -1.5])]
     assert (records[0].epsilon[0].tolist(), records[0].h[0].tolist()) == ([2.0, 0.0], [5.0, 0.0])
     # float64, and epsilon is what is left of it after w + epsilon was rounded
     assert records[1].epsilon[0].tolist() == pytest.approx(epsilon, rel=1e-14)
@@ -457,14 +290,9 @@ def test_an_observer_changes_no_bit_of_the_training(method: str, way: Way, resto
     assert_same(*ends)
 
 
-@pytest.mark.parametrize("observed", [False, True])
-def test_the_gradient_at_w_lives_through_the_second_pass_only_for_an_observer(
-    observed: bool,
-) -> None:
+def test_the_gradient_at_w_does_not_live_through_the_second_pass() -> None:
     model, (batch,) = net(), batches(1)
     opt = VaSSO(SGD(model.parameters(), lr=0.1), model=model)
-    if observed:
-        opt.observe(lambda record: None)
     take_step(opt, model, batch)
     first: list[Any] = []
     alive: list[bool] = []
@@ -481,7 +309,7 @@ def test_the_gradient_at_w_lives_through_the_second_pass_only_for_an_observer(
         return loss
 
     opt.step(closure)
-    assert alive == [observed] * len(list(model.parameters()))
+    assert alive == [False] * len(list(model.parameters()))
 
 
 def test_a_record_is_let_go_after_the_step() -> None:
@@ -500,3 +328,28 @@ def test_a_model_in_evaluation_mode_is_trained_all_the_same() -> None:
     before = weights(model)
     take_step(opt, model, batches(1)[0])
     assert not faults.equal(weights(model), before)
+
+
+@pytest.mark.parametrize("way", ["ascended", "plain"])
+def test_a_loss_that_was_not_seen_is_said_to_be_in_the_callers_loop(way: Any) -> None:
+    model, (batch,) = net(), batches(1)
+    opt = VaSSO(SGD(model.parameters(), lr=0.1), model=model)
+    assert opt.last.loss_at is None
+    take_step(opt, model, batch, way)
+    assert (opt.last.loss, opt.last.loss_at) == (None, "not seen, in your loop")
+
+
+def test_a_step_with_a_closure_after_an_ascent_that_never_ended_counts_every_call() -> None:
+    model, (batch,) = net(), batches(1)
+    opt = SAM(SGD(model.parameters(), lr=0.1), model=model)
+    calls, closure = [], faults.closure_of(opt, model, batch)
+    closure()
+    with opt.ascended():
+        closure()
+    assert opt.cost == 2
+    opt.step(lambda: calls.append(closure()) or calls[-1])
+    assert opt.cost == 2 + len(calls)
+    twin = net()
+    for _ in range(2):  # the pass before the ascent, and the one at w of the step
+        twin(batch[0])
+    assert model.norm.num_batches_tracked == twin.norm.num_batches_tracked

@@ -1,4 +1,4 @@
-"""What takes minutes: the demo as a user runs it."""
+"""The demo as a user runs it, with its defaults."""
 
 import subprocess
 import sys

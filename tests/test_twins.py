@@ -5,21 +5,20 @@ noise of the batches keeps the slope at size 1, where its direction is well cond
 therefore stay within 1e-13, a thousand roundings (measured: 6e-16).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.optim import SGD
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
 
-from tests.problems import BASES, assert_near, flat
 from tests.reference import sam, vasso
 from tests.reference.sam import Gradients, Group
+from tests.support.compare import assert_near, flat
+from tests.support.problems import BASES, closure_of
 from vasso import SAM, SharpnessAware, VaSSO
 
 STEPS = 60
@@ -34,11 +33,7 @@ each_method = pytest.mark.parametrize("method", [SAM, VaSSO])
 
 
 class Batches:
-    """A convex problem whose batches differ: z'H_t z / 2 + b_t z + sum of log cosh z.
-
-    Args:
-        present: a tensor that is not takes part, but as a constant.
-    """
+    """A convex problem whose batches differ: z'H_t z / 2 + b_t z + sum of log cosh z."""
 
     def __init__(self, present: Present = lambda t, k: list(range(len(SHAPES)))) -> None:
         random = torch.Generator().manual_seed(4)
@@ -112,14 +107,8 @@ def walk(
 ) -> Tensor:
     path = []
     for t in range(steps):
-        passes = iter(range(2))
-
-        def closure(t: int = t, passes: Any = passes) -> Tensor:
-            opt.zero_grad()
-            loss = batches.loss(x, t, next(passes))
-            loss.backward()
-            return loss
-
+        # a pass at w may be made twice: where gradients come and go beside a group with rho = 0
+        closure = closure_of(opt, lambda t=t: batches.loss(x, t, int(opt.perturbed)))
         opt.step(closure)
         if each_step is not None:
             each_step(t)
@@ -140,51 +129,12 @@ def ours(
     return method(SGD(given)), x
 
 
+@pytest.mark.parametrize("seed", [None, *range(4)])
 @each_method
-def test_groups_of_their_own_rho_theta_and_lr_follow_the_twin(method: type) -> None:
-    batches = Batches()
+def test_groups_of_their_own_and_gradients_that_come_and_go(method: type, seed: int | None) -> None:
+    batches = Batches() if seed is None else Batches(some(seed))
     found = walk(*ours(method, batches), batches)
     assert_near(found, path_of_twin(method, batches, lambda t: groups()), TOLERANCE, TOLERANCE)
-
-
-@pytest.mark.parametrize("seed", range(4))
-@each_method
-def test_gradients_that_come_and_go_follow_the_twin(method: type, seed: int) -> None:
-    batches = Batches(some(seed))
-    found = walk(*ours(method, batches), batches)
-    assert_near(found, path_of_twin(method, batches, lambda t: groups()), TOLERANCE, TOLERANCE)
-
-
-@each_method
-def test_a_group_that_is_never_climbed_follows_the_twin(method: type) -> None:
-    batches = Batches(some(7))
-    opt, x = ours(method, batches)
-    opt.param_groups[2]["rho"] = 0.0
-
-    def settings(t: int) -> list[Group]:
-        still = groups()
-        still[2].rho = 0.0
-        return still
-
-    assert_near(
-        walk(opt, x, batches), path_of_twin(method, batches, settings), TOLERANCE, TOLERANCE
-    )
-
-
-# -- schedules ------------------------------------------------------------------------------------
-
-
-@each_method
-def test_a_radius_in_proportion_to_lr_follows_the_twin(method: type) -> None:
-    batches = Batches()
-    opt, x = ours(method, batches, rho=lambda step, lr: 3 * lr / (1 + step))
-
-    def settings(t: int) -> list[Group]:
-        return [Group(g.rows, g.lr, 3 * g.lr / (1 + t), g.theta, True) for g in groups()]
-
-    assert_near(
-        walk(opt, x, batches), path_of_twin(method, batches, settings), TOLERANCE, TOLERANCE
-    )
 
 
 def falling(t: int) -> float:
@@ -192,40 +142,51 @@ def falling(t: int) -> float:
     return min(1.0, 4 / (t + 8) ** (2 / 3))
 
 
-def test_a_theta_that_falls_with_time_follows_the_twin() -> None:
-    batches = Batches(some(2))
-    opt, x = ours(VaSSO, batches, theta=lambda step, lr: falling(step))
-
-    def settings(t: int) -> list[Group]:
-        return [Group(g.rows, g.lr, g.rho, falling(t)) for g in groups()]
-
-    assert_near(walk(opt, x, batches), path_of_twin(VaSSO, batches, settings), TOLERANCE, TOLERANCE)
+def with_group(index: int, **changed: Any) -> list[Group]:
+    found = groups()
+    found[index] = replace(found[index], **changed)
+    return found
 
 
-@each_method
-def test_a_radius_that_is_zero_every_third_step_follows_the_twin(method: type) -> None:
-    batches = Batches(some(3))
-    opt, x = ours(method, batches, rho=lambda step, lr: 0.1 * (step % 3))
+SCHEDULED: dict[str, tuple[int | None, int | None, dict[str, Any], Settings]] = {
+    "a group that is never climbed": (
+        7, 2, {"rho": 0.0}, lambda t: with_group(2, rho=0.0)
+    ),
+    "a radius in proportion to lr": (
+        None, None, {"rho": lambda step, lr: 3 * lr / (1 + step)},
+        lambda t: [replace(g, rho=3 * g.lr / (1 + t), scheduled=True) for g in groups()],
+    ),
+    "a radius that is zero every third step": (
+        3, None, {"rho": lambda step, lr: 0.1 * (step % 3)},
+        lambda t: [replace(g, rho=0.1 * (t % 3), scheduled=True) for g in groups()],
+    ),
+    # the others are climbed meanwhile, and its slope goes on observing
+    "one group with a radius scheduled at zero": (
+        None, 1, {"rho": lambda step, lr: 0.5 * (step % 2)},
+        lambda t: with_group(1, rho=0.5 * (t % 2), scheduled=True),
+    ),
+    "a theta that falls with time": (
+        2, None, {"theta": lambda step, lr: falling(step)},
+        lambda t: [replace(g, theta=falling(t)) for g in groups()],
+    ),
+}  # fmt: skip
+"""Seed of the missing gradients, the group that is changed or all, our settings, the twin's."""
 
-    def settings(t: int) -> list[Group]:
-        return [Group(g.rows, g.lr, 0.1 * (t % 3), g.theta, True) for g in groups()]
 
-    assert_near(
-        walk(opt, x, batches), path_of_twin(method, batches, settings), TOLERANCE, TOLERANCE
-    )
-
-
-def test_one_group_with_a_radius_scheduled_at_zero_follows_the_twin() -> None:
-    """The others are climbed meanwhile, and its slope goes on observing."""
-    batches = Batches()
-    opt, x = ours(VaSSO, batches, only=1, rho=lambda step, lr: 0.5 * (step % 2))
-
-    def settings(t: int) -> list[Group]:
-        moving = groups()
-        moving[1].rho, moving[1].scheduled = 0.5 * (t % 2), True
-        return moving
-
-    assert_near(walk(opt, x, batches), path_of_twin(VaSSO, batches, settings), TOLERANCE, TOLERANCE)
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        (method, name)
+        for method in (SAM, VaSSO)
+        for name in SCHEDULED
+        if method is VaSSO or "theta" not in name
+    ],
+)
+def test_schedules_follow_the_twin(method: type, name: str) -> None:
+    seed, only, given, settings = SCHEDULED[name]
+    batches = Batches() if seed is None else Batches(some(seed))
+    found = walk(*ours(method, batches, only, **given), batches)
+    assert_near(found, path_of_twin(method, batches, settings), TOLERANCE, TOLERANCE)
 
 
 @each_method
@@ -250,57 +211,6 @@ def test_settings_changed_in_the_groups_follow_the_twin(method: type) -> None:
     assert_near(
         walk(opt, x, batches, change), path_of_twin(method, batches, settings), TOLERANCE, TOLERANCE
     )
-
-
-def one_cycle(t: int, peak: float) -> float:
-    """Up from peak / 25 over the first 30 %, down to peak / 250,000, both along a cosine."""
-
-    def along(start: float, end: float, share: float) -> float:
-        return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
-
-    top = 0.3 * (STEPS + 1) - 1
-    if t <= top:
-        return along(peak / 25, peak, t / top)
-    return along(peak, peak / 25e4, (t - top) / (STEPS - top))
-
-
-SCHEDULERS: dict[str, tuple[Callable[..., Any], Callable[[int, float], float]]] = {
-    "LambdaLR": (lambda opt: LambdaLR(opt, lambda t: 0.97**t), lambda t, lr: lr * 0.97**t),
-    "CosineAnnealingLR": (
-        lambda opt: CosineAnnealingLR(opt, T_max=STEPS),
-        lambda t, lr: lr * (1 + math.cos(math.pi * t / STEPS)) / 2,
-    ),
-    "OneCycleLR": (
-        lambda opt: OneCycleLR(
-            opt,
-            max_lr=[g["lr"] for g in opt.param_groups],
-            total_steps=STEPS + 1,
-            cycle_momentum=False,
-        ),
-        one_cycle,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-@each_method
-def test_a_scheduler_of_torch_drives_lr_and_through_it_the_radius(method: type, name: str) -> None:
-    make, lr_at = SCHEDULERS[name]
-    batches = Batches()
-    opt, x = ours(method, batches, rho=lambda step, lr: 2 * lr)
-    scheduler = make(opt)
-
-    def settings(t: int) -> list[Group]:
-        lrs = [lr_at(t, g.lr) for g in groups()]
-        return [
-            Group(g.rows, lr, 2 * lr, g.theta, True) for g, lr in zip(groups(), lrs, strict=True)
-        ]
-
-    found = walk(opt, x, batches, lambda t: scheduler.step())
-    assert_near(found, path_of_twin(method, batches, settings), TOLERANCE, TOLERANCE)
-
-
-# -- other bases ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("base", BASES)

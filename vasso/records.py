@@ -1,57 +1,62 @@
-"""What does a step tell? A free summary of the last one, and all its vectors to whoever observes.
+"""Records of a step: a free summary of the last step, and all its vectors for observers.
 
-`StepRecord` is the only seam between the optimizer and diagnostics. Without an observer no record
-is made and nothing is kept for one.
+`StepRecord` is the only interface between the optimizer and diagnostics. Without an observer no
+record is made and no vector is kept.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from vasso.vectors import Vector
+from vasso.numerics.vectors import Vector
+
+LossAt: TypeAlias = Literal["w", "w, ascent data", "w + epsilon", "not seen, in your loop"]
 
 
 @dataclass(frozen=True)
 class StepSummary:
-    """What a step knew anyway: nothing here cost a pass or a host synchronisation.
+    """Losses and norms of a step; none of them costs a pass or a host synchronisation.
 
     Attributes:
-        loss: the loss that `step` returns, detached; None if the caller owns the passes.
-        loss_at: where that loss was taken.
-        perturbed_loss: the loss at w + epsilon, None without a climb.
-        g_norm: ||g|| over the tensors that may be climbed, None where it was not needed.
-        d_norm: ||d||, likewise.
-        h_norm: the norm of the gradient at w + epsilon over all tensors, likewise.
+        loss: the loss that `step` returns, detached; None if the passes are in your loop.
+        loss_at: the weights and data of that loss, or that it was not seen; None before a step.
+        perturbed_loss: the loss at w + epsilon, None if the weights were not perturbed.
+        g_norm: ||g|| over the tensors that may be perturbed, None where it was not needed.
+        d_norm: ||d||, or None likewise.
+        cosine: of the angle between d and g; None where it does not follow from the norms.
+        h_norm: the norm of the gradient at w + epsilon over all tensors, or None likewise.
         climbed: whether a gradient was taken at w + epsilon.
         skipped: whether the step was skipped because a gradient was not finite.
+        radius: rho and what it follows from, if a rule sets it (`FromGap`); else empty.
     """
 
     loss: Any = None
-    loss_at: Literal["w", "w, ascent data", "w + epsilon"] = "w"
+    loss_at: LossAt | None = None
     perturbed_loss: Any = None
     g_norm: Tensor | None = None
     d_norm: Tensor | None = None
+    cosine: Tensor | None = None
     h_norm: Tensor | None = None
     climbed: bool = False
     skipped: bool = False
+    radius: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """All vectors of one step, for observers; valid during the call, clone what is to be kept.
+    """All vectors of one step, for observers; valid during the call only: clone what you keep.
 
-    The weights are at home and the base has not stepped yet.
+    At the call the weights are restored and the base has not stepped yet.
 
     Attributes:
-        step: how many steps were completed before this one.
-        params: the parameters that had a gradient at w and may be climbed; all lists follow it.
+        step: number of steps completed before this one.
+        params: the parameters with a gradient at w that may be perturbed; all lists follow it.
         g: the gradient at w.
         d: the slope.
-        epsilon: the adversary as it was applied, rounding included; None without a climb.
-        h: the gradient at w + epsilon, None where a tensor got none; None without a climb.
+        epsilon: the perturbation as it was applied, rounding included; None if there was none.
+        h: the gradient at w + epsilon, None where a tensor got none; None without perturbation.
         summary: losses and norms.
     """
 

@@ -1,11 +1,9 @@
-"""Which pages are made of files that live elsewhere? Studies and records, at each build anew.
+"""Pages made of files that live elsewhere: studies and records, at each build anew.
 
 Nothing of it is kept in docs/, so none of it can go out of step. Pages link to such files where
 they lie in the repository, so that one can read there too; on the site such a link leads to the
 page.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -19,13 +17,17 @@ from docutils.statemachine import StringList
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
-from vasso.lab import study as studies
-from vasso.lab.study import Study
-from vasso.lab.tasks import NotThereYetError
+from vasso.lab.schema import UnsupportedError
+from vasso.lab.studies import names
+from vasso.lab.studies import study as studies
+from vasso.lab.studies.study import Study
 
 DOCS = Path(__file__).parent.parent
 RECORDS = DOCS.parent / "records"
-HEAD = "| of the paper | what is asked | command | runs, cpu | made | runs, paper | record |"
+HEAD = (
+    "| of the paper | what is asked | command | runs, cpu | made | runs, desk | made | runs, paper "
+    "| record |"
+)
 
 
 def records() -> list[str]:
@@ -43,7 +45,7 @@ def reproduction() -> list[str]:
     Returns:
         Lines.
     """
-    found = [studies.load(name) for name in studies.names()]
+    found = [studies.load(name) for name in names()]
     found.sort(key=lambda study: (not study.shows, _natural(study.shows), study.name))
     return [HEAD, "|---" * HEAD.count(" | ") + "|---|", *map(_line, found)]
 
@@ -56,9 +58,10 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _line(study: Study) -> str:
     asked = {name: {run.id for run in scale.runs} for name, scale in study.scales.items()}
-    cpu, paper = (str(len(asked[s])) if s in asked else "–" for s in ("cpu", "paper"))
-    made = str(len(asked.get("cpu", set()) & kept())) if study.scales["cpu"].runs else "–"
-    cells = study.shows or "ours", study.question, _command(study), cpu, made, paper, _record(study)
+    made = {name: runs & kept() for name, runs in asked.items() if runs}
+    counts = (asked, "cpu"), (made, "cpu"), (asked, "desk"), (made, "desk"), (asked, "paper")
+    numbers = (str(len(of[scale])) if scale in of else "–" for of, scale in counts)
+    cells = study.shows or "ours", study.question, _command(study), *numbers, _record(study)
     return f"| {' | '.join(cells)} |"
 
 
@@ -75,23 +78,23 @@ def kept() -> set[str]:
 
 def _record(study: Study) -> str:
     """The record of that name, or the first whose page tells to run the study."""
-    told = re.compile(rf"vasso study {re.escape(study.name)}(?![\w-])")
+    result = re.compile(rf"vasso study {re.escape(study.name)}(?![\w-])")
     pages = {name: (RECORDS / name / "README.md").read_text() for name in records()}
-    found = (name for name, page in pages.items() if name == study.name or told.search(page))
+    found = (name for name, page in pages.items() if name == study.name or result.search(page))
     return next((f"[{name}](records/{name}.md)" for name in found), "–")
 
 
 def _command(study: Study) -> str:
     """What to type, and what is missing where not all of it can be answered yet."""
     missing = [scale for scale in study.scales if not _is_there(study, scale)]
-    told = f"`vasso study {study.name}`"
-    return told + (f" (not there yet: {', '.join(missing)})" if missing else "")
+    result = f"`vasso study {study.name}`"
+    return result + (f" (not there yet: {', '.join(missing)})" if missing else "")
 
 
 def _is_there(study: Study, scale: str) -> bool:
     try:
-        study.check_is_there(scale)
-    except NotThereYetError:
+        study.check_supported(scale)
+    except UnsupportedError:
         return False
     return True
 

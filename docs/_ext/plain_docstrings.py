@@ -1,20 +1,26 @@
-"""How do docstrings written for readers of the code become pages? By small changes of mark-up.
+"""Turns docstrings written for readers of the code into pages, by small changes of mark-up.
 
 Ours are plain text with Google's sections: norms are |d|, products a*b, tables have bars as in
-Markdown, equations are indented. In reStructuredText these mean other things, so bars and stars
-are escaped, tables become list-tables and indented lines literal blocks. Doctests, and what stands
-between backquotes, are left alone.
+Markdown, equations are paragraphs or indented. In reStructuredText these mean other things, so bars
+and stars are escaped, tables become list-tables, equations TeX and other indented lines literal
+blocks. Doctests, and what stands between backquotes, are left alone.
 """
 
-from __future__ import annotations
-
+import inspect
 import re
 from collections.abc import Iterator
-from itertools import groupby
+from functools import partial
+from itertools import groupby, takewhile
 from typing import Any
+
+from methods_page import as_tex
+from sphinx.util.inspect import stringify_signature
+
+from vasso.engine.wrapper import OptimizerWrapper
 
 SECTIONS = ("Args", "Attributes", "Example", "Examples", "Note", "Raises", "Returns", "Yields")
 HEADER = re.compile(rf"({'|'.join(SECTIONS)}):$")
+EQUATION = re.compile(r" *[\w{}+,^|()'-]+ = [^\"]*[^.:\"]$")
 QUOTED = re.compile(r"(`+[^`]*`+)")
 BEFORE_NAPOLEON = 400
 
@@ -37,6 +43,8 @@ def _prose(lines: list[str]) -> Iterator[str]:
         block = [line for _, line in group]
         if kind == "table":
             yield from _list_table(block)
+        elif kind == "equation":
+            yield from (x for line in block for x in ("", f".. math:: {as_tex(line.strip())}", ""))
         elif kind == "indented":
             yield from ("", "::", "", *(f"    {line}" for line in block), "")
         else:
@@ -49,6 +57,8 @@ def _marked(lines: list[str]) -> Iterator[tuple[str, str]]:
     for i, line in enumerate(lines):
         if line.startswith(("| ", "|-", "|:")):
             kind = "table"
+        elif line.strip() and (kind == "equation" or (blank and _is_equation(lines[i:]))):
+            kind = "equation"
         elif line.startswith(">>>"):
             kind = "doctest"
         elif not line.strip():
@@ -59,6 +69,12 @@ def _marked(lines: list[str]) -> Iterator[tuple[str, str]]:
             kind = "text"
         blank = not line.strip()
         yield kind, line
+
+
+def _is_equation(lines: list[str]) -> bool:
+    """Whether all lines up to the next blank one are equations."""
+    paragraph = takewhile(str.strip, lines)
+    return all(EQUATION.match(line) for line in paragraph)
 
 
 def _goes_on(lines: list[str]) -> bool:
@@ -106,6 +122,16 @@ def _rewrite(app: Any, what: str, name: str, of: Any, options: Any, lines: list[
     lines[:] = as_rst(lines)
 
 
+def _constructor(
+    app: Any, what: str, name: str, of: Any, options: Any, shown: str | None, returns: str | None
+) -> tuple[str, None] | None:
+    """Arguments of a class are those of `__init__`; autodoc would show those of `__new__`."""
+    if not (isinstance(of, type) and issubclass(of, OptimizerWrapper)):
+        return None
+    signature = inspect.signature(partial(of.__init__, None))  # without self
+    return stringify_signature(signature, show_annotation=False), None
+
+
 def setup(app: Any) -> dict[str, bool]:
     """What sphinx calls.
 
@@ -116,4 +142,5 @@ def setup(app: Any) -> dict[str, bool]:
         That reading in parallel is fine.
     """
     app.connect("autodoc-process-docstring", _rewrite, priority=BEFORE_NAPOLEON)
+    app.connect("autodoc-process-signature", _constructor)
     return {"parallel_read_safe": True}

@@ -1,6 +1,4 @@
-"""What do the lines say? Tables, figures and README.md of this record, from its files alone."""
-
-from __future__ import annotations
+"""Tables, figures and README.md of this record, made of its files alone."""
 
 import json
 import math
@@ -47,12 +45,12 @@ class Course:
 
     @property
     def start(self) -> dict[str, Any]:
-        """What the run is."""
+        """The line with the settings of the run."""
         return self.of("start")[0]
 
     @property
     def end(self) -> dict[str, Any]:
-        """How it ended."""
+        """The line with the results of the run."""
         return self.of("end")[0]
 
 
@@ -114,7 +112,7 @@ def _group(epoch: float, theta: float, rows: list[dict[str, Any]]) -> Group:
     return Group(epoch, theta, *columns)
 
 
-# -- what is told of a group ----------------------------------------------------------------------
+# -- quantities of a group ------------------------------------------------------------------------
 
 
 def rate(x: Group) -> Estimate:
@@ -143,17 +141,17 @@ def radius(x: Group) -> Estimate:
 
 
 def cos_dg(x: Group) -> Estimate:
-    """Of slope and gradient."""
+    """Cosine of slope and gradient."""
     return mean_of(x.cos_dg)
 
 
 def cos_turn(x: Group) -> Estimate:
-    """Of this adversary and the one before."""
+    """Cosine of this adversary and the one before."""
     return mean_of(x.cos_turn)
 
 
-def less_of_a_friend(course: Course, kind: str, at: str, theta: float) -> Estimate:
-    """Mean over instants of SAM's share of falling batches less that of a theta."""
+def friendliness_gap(course: Course, kind: str, at: str, theta: float) -> Estimate:
+    """Mean over instants of SAM's share of falling batches minus that of a theta."""
     found = groups(course, kind, at)
     pairs = zip(found[1.0], _like(found[theta], found[1.0]), strict=True)
     apart = [float(a.falls.mean() - b.falls.mean()) for a, b in pairs if b is not None]
@@ -165,25 +163,30 @@ def _like(some: list[Group], others: list[Group]) -> list[Group | None]:
     return [by_epoch.get(x.epoch) for x in others]
 
 
-def over_all(course: Course, kind: str, at: str, theta: float, tell: Callable[..., Any]) -> Any:
+def over_all(course: Course, kind: str, at: str, theta: float, quantity: Callable[..., Any]) -> Any:
     """The mean over instants of one quantity, with Student's interval over them."""
-    values = [tell(x).value for x in groups(course, kind, at)[theta]]
+    values = [quantity(x).value for x in groups(course, kind, at)[theta]]
     return mean_of([x for x in values if math.isfinite(x)])
 
 
 # -- figures --------------------------------------------------------------------------------------
 
 
-def _draw(axes: Any, found: dict[float, list[Group]], tell: Callable[[Group], Estimate]) -> None:
+def _draw(
+    axes: Any, found: dict[float, list[Group]], quantity: Callable[[Group], Estimate]
+) -> None:
     for shift, (theta, some) in enumerate(found.items()):
-        how = look("SAM" if theta == 1 else f"VaSSO theta={theta:g}")
-        told = [tell(x) for x in some]
+        style = look("SAM" if theta == 1 else f"VaSSO theta={theta:g}")
+        estimates = [quantity(x) for x in some]
         x = [g.epoch * (1 + 0.025 * (shift - 1.5)) if g.epoch else 0.5 for g in some]
-        y = [e.value for e in told]
-        ends = [[max(e.value - e.low, 0) for e in told], [max(e.high - e.value, 0) for e in told]]
+        y = [e.value for e in estimates]
+        ends = [
+            [max(e.value - e.low, 0) for e in estimates],
+            [max(e.high - e.value, 0) for e in estimates],
+        ]
         label = "SAM (theta 1)" if theta == 1 else f"theta {theta:g}"
-        axes.plot(x, y, color=how.colour, marker=how.marker, markersize=4, lw=1.3, label=label)
-        axes.errorbar(x, y, ends, color=how.colour, lw=0.8, alpha=0.3, fmt="none")
+        axes.plot(x, y, color=style.colour, marker=style.marker, markersize=4, lw=1.3, label=label)
+        axes.errorbar(x, y, ends, color=style.colour, lw=0.8, alpha=0.3, fmt="none")
 
 
 def _epochs(axes: Any) -> None:
@@ -194,14 +197,16 @@ def _epochs(axes: Any) -> None:
 
 
 @styled
-def friendliness_figure(some: list[Course], tell: Callable[[Group], Estimate], name: str) -> Figure:
+def friendliness_figure(
+    some: list[Course], quantity: Callable[[Group], Estimate], name: str
+) -> Figure:
     """One quantity over the epochs: columns are labels, rows equal rho and equal rise."""
     figure = canvas("wide", 2.7, 2, len(some), sharex=True, sharey="row")
     grid = np.array(figure.axes).reshape(2, len(some))
     for column, course in enumerate(some):
         for row, at in enumerate(AT):
             axes = grid[row, column]
-            _draw(axes, groups(course, "followed", at), tell)
+            _draw(axes, groups(course, "followed", at), quantity)
             axes.set_title(f"{TITLES[course.labels]}, {AT[at]}")
             _epochs(axes)
             reference_line(axes, 0)
@@ -215,7 +220,7 @@ def friendliness_figure(some: list[Course], tell: Callable[[Group], Estimate], n
 
 @styled
 def noise_figure(some: list[Course]) -> Figure:
-    """SNR, and how slopes turn."""
+    """SNR, cos(d, g) and the turn of the adversaries."""
     figure = canvas("wide", 2.7, 1, 3)
     left, middle, right = figure.axes
     for course, dash in zip(some, ("-", "--"), strict=False):
@@ -248,7 +253,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
-def told(x: Estimate, digits: int = 3) -> str:
+def format_estimate(x: Estimate, digits: int = 3) -> str:
     """Value and interval."""
     value, low, high = (0.0 if abs(end) < 1e-12 else end for end in (x.value, x.low, x.high))
     return f"{value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
@@ -259,10 +264,16 @@ def summary(course: Course, kind: str) -> str:
     rows = []
     for theta in THETAS:
         cells = [f"{theta:g}"]
-        for at, tells in (("equal rho", (own_gain, cross_gain)), ("equal rise", (radius,))):
-            cells += [told(over_all(course, kind, at, theta, tell)) for tell in tells]
+        for at, quantities in (("equal rho", (own_gain, cross_gain)), ("equal rise", (radius,))):
+            cells += [
+                format_estimate(over_all(course, kind, at, theta, quantity))
+                for quantity in quantities
+            ]
         for at in AT:
-            cells += [told(over_all(course, kind, at, theta, tell)) for tell in (carried, rate)]
+            cells += [
+                format_estimate(over_all(course, kind, at, theta, quantity))
+                for quantity in (carried, rate)
+            ]
         rows.append(cells)
     head = ["theta", "own gain", "cross gain", "rho of equal rise"]
     return table(
@@ -271,11 +282,11 @@ def summary(course: Course, kind: str) -> str:
 
 
 def differences(some: list[Course], kind: str) -> str:
-    """By how much less often VaSSO's adversary is a friend."""
+    """SAM's share of falling batches minus that of each theta."""
     rows = []
     for course in some:
         for theta in THETAS[1:]:
-            both = [told(less_of_a_friend(course, kind, at, theta)) for at in AT]
+            both = [format_estimate(friendliness_gap(course, kind, at, theta)) for at in AT]
             rows.append([TITLES[course.labels], str(course.seed), f"{theta:g}", *both])
     return table(["labels", "seed", "theta", *AT.values()], rows + over_runs(some, kind))
 
@@ -286,8 +297,8 @@ def over_runs(some: list[Course], kind: str) -> list[list[str]]:
     for labels, title in TITLES.items():
         mine = [course for course in some if course.labels == labels]
         for theta in THETAS[1:] if len(mine) > 1 else ():
-            each = {at: [less_of_a_friend(x, kind, at, theta).value for x in mine] for at in AT}
-            both = [told(mean_of(values)) for values in each.values()]
+            each = {at: [friendliness_gap(x, kind, at, theta).value for x in mine] for at in AT}
+            both = [format_estimate(mean_of(values)) for values in each.values()]
             rows.append([title, f"mean of {len(mine)} runs", f"{theta:g}", *both])
     return rows
 
@@ -304,7 +315,7 @@ def instants(course: Course) -> str:
             for theta in (1.0, 0.4, 0.2):
                 same = [g for g in found[at][theta] if g.epoch == x.epoch]
                 if at == "equal rho" or theta != 1:
-                    cells.append(told(rate(same[0]), 2) if same else "not reached")
+                    cells.append(format_estimate(rate(same[0]), 2) if same else "not reached")
         rows.append(cells)
     equal = [f"friendly, theta {t:g}" for t in (1, 0.4, 0.2)]
     rise = [f"theta {t:g}, equal rise" for t in (0.4, 0.2)]
@@ -312,11 +323,11 @@ def instants(course: Course) -> str:
 
 
 def numbers(course: Course) -> dict[str, Any]:
-    """What the text says of a run, over its instants, slopes that followed it."""
+    """The numbers in the text: means over instants, for slopes that follow the training."""
     sam = over_all(course, "followed", "equal rho", 1.0, rate)
     each = {}
     for theta in THETAS[1:]:
-        less = {at: less_of_a_friend(course, "followed", at, theta) for at in AT}
+        less = {at: friendliness_gap(course, "followed", at, theta) for at in AT}
         own = over_all(course, "followed", "equal rho", theta, own_gain).value
         share = over_all(course, "followed", "equal rho", theta, carried).value
         rho = over_all(course, "followed", "equal rise", theta, radius).value
@@ -329,8 +340,8 @@ def numbers(course: Course) -> dict[str, Any]:
     return {"SAM is a friend": _plain(sam), "instants": int(sam.n), "theta": each}
 
 
-def _of_sam(course: Course, tell: Callable[..., Any]) -> float:
-    found: float = over_all(course, "followed", "equal rho", 1.0, tell).value
+def _of_sam(course: Course, quantity: Callable[..., Any]) -> float:
+    found: float = over_all(course, "followed", "equal rho", 1.0, quantity).value
     return found
 
 
@@ -338,23 +349,23 @@ def _plain(x: Estimate) -> dict[str, float]:
     return {"value": x.value, "low": x.low, "high": x.high}
 
 
-def spoken(course: Course) -> dict[str, str]:
-    """The same as words for the text: in points, in times."""
+def numbers_in_text(course: Course) -> dict[str, str]:
+    """The same numbers as text: shares in percentage points, ratios as factors."""
     found = numbers(course)
     name = f"{course.labels} {course.seed}"
-    told = {f"{name} friend": f"{100 * found['SAM is a friend']['value']:.1f}"}
+    texts = {f"{name} friend": f"{100 * found['SAM is a friend']['value']:.1f}"}
     for theta, of in found["theta"].items():
         for at, less in of["less often a friend"].items():
-            told[f"{name} {theta} {at}"] = (
+            texts[f"{name} {theta} {at}"] = (
                 f"{100 * less['value']:.1f} ({100 * less['low']:.1f} to {100 * less['high']:.1f})"
             )
         for what in ("weaker on its batch", "carries times", "rho times"):
             digits = 2 if what == "weaker on its batch" else 1
-            told[f"{name} {theta} {what}"] = f"{of[what]:.{digits}f}"
-    return told
+            texts[f"{name} {theta} {what}"] = f"{of[what]:.{digits}f}"
+    return texts
 
 
-def birth(course: Course) -> list[str]:
+def provenance(course: Course) -> list[str]:
     """One row of the table of runs."""
     start, end = course.start, course.end
     made, result = start["certificate"], end["result"]
@@ -382,7 +393,7 @@ def write_page(folder: Path) -> None:
     )
     save(friendliness_figure(first, carried, "rise on others / own rise"), folder / "carried.svg")
     save(noise_figure(first), folder / "noise.svg")
-    words = (folder / "words.md").read_text(encoding="utf-8")
+    text = (folder / "words.md").read_text(encoding="utf-8")
     runs = [
         "labels",
         "seed",
@@ -394,7 +405,7 @@ def write_page(folder: Path) -> None:
         "weights",
     ]
     filled = {
-        "runs": table(runs, [birth(x) for x in some]),
+        "runs": table(runs, [provenance(x) for x in some]),
         "differences": differences(some, "followed"),
         "held differences": differences(some, "held"),
     }
@@ -403,12 +414,12 @@ def write_page(folder: Path) -> None:
         filled[f"{course.labels} held"] = summary(course, "held")
         filled[f"{course.labels} instants"] = instants(course)
     for course in some:
-        filled |= spoken(course)
+        filled |= numbers_in_text(course)
     summed = {f"{x.labels} {x.seed}": numbers(x) for x in some}
     (folder / "summary.json").write_text(f"{json.dumps(summed, indent=1)}\n", encoding="utf-8")
-    for name, text in filled.items():
-        words = words.replace(f"<{name}>", text)
-    (folder / "README.md").write_text(words, encoding="utf-8")
+    for name, value in filled.items():
+        text = text.replace(f"<{name}>", value)
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def _has(some: list[Course], labels: str) -> bool:

@@ -1,4 +1,4 @@
-"""Is VaSSO's adversary less of a friend? One training by SAM, looked at as it goes.
+"""Friendliness of VaSSO's and SAM's adversaries, measured during trainings by SAM.
 
     VASSO_DATA=<folder> python records/resnet-probe/run.py                 # train, measure, write
     VASSO_DATA=<folder> python records/resnet-probe/run.py --labels clean --seeds 1
@@ -7,8 +7,6 @@
 Lines of JSON go to `lines-<labels>-s<seed>.jsonl`; a file with an `end` line is complete and is not
 measured again. README.md and the figures are made of these files alone.
 """
-
-from __future__ import annotations
 
 import argparse
 import hashlib
@@ -20,28 +18,30 @@ from typing import Any
 
 import torch
 
-from vasso.diagnostics.alongside import Alongside, Moment, meet
+from vasso.diagnostics.adversary.alongside import SlopesAtStep, SlopeTracker, compare_adversaries
+from vasso.diagnostics.adversary.slope_error import update_slope, warm_up
+from vasso.diagnostics.adversary.snr import SnrMeter
 from vasso.diagnostics.passes import Objective, objective
-from vasso.diagnostics.slope_error import follow, warm_up
-from vasso.diagnostics.snr import SnrMeter
-from vasso.lab.certificate import certificate, now
-from vasso.lab.how import How
-from vasso.lab.runs import Run
-from vasso.lab.subject import Drawn
-from vasso.lab.training import Training
+from vasso.lab.experiment.run import Run
+from vasso.lab.probe.target import RandomBatches
+from vasso.lab.store.provenance import certificate, now
+from vasso.lab.training.host import start_fabric
+from vasso.lab.training.options import RunOptions
+from vasso.lab.training.setup import build_criterion
+from vasso.lab.training.state import Training
 
 HERE = Path(__file__).parent
 THETAS = (1.0, 0.9, 0.4, 0.2)
 RHO = 0.11
 LABELS = {"clean": 0.0, "wrong": 0.75}
 EPOCHS = (1, 2, 3, 5, 7, 10, 13, 16, 20, 24)
-"""Instants: the second half of these epochs; and the initial weights."""
+"""Measurements are in the second half of these epochs, and at the initial weights."""
 PLACES = (45, 53, 61, 69, 77)
-"""Steps of an epoch at which adversaries meet; (1 - 0.2)^8 = 0.17: they are nearly independent."""
+"""Measured steps of an epoch. With (1 - 0.2)^8 = 0.17 their slopes are nearly independent."""
 OTHERS = 8
-"""The first batches of the same epoch: (1 - 0.2)^38 = 0.0002, no slope remembers them."""
-STILL = 61
-"""Gradients at held weights: 16 until a slope of theta 0.2 forgets its first, 45 to look at."""
+"""Other batches: the first of the same epoch. With (1 - 0.2)^38 = 0.0002 no slope has them."""
+FIXED = 61
+"""Gradients at fixed weights: 16 for the warm-up of theta 0.2, then 45 that are measured."""
 
 TASK = {
     "data": "cifar10",
@@ -63,19 +63,13 @@ def run_of(labels: str, seed: int, **changes: Any) -> Run:
     return Run.of({"task": task, "method": METHOD, "seed": seed})
 
 
-# -- looking --------------------------------------------------------------------------------------
+# -- measurements ---------------------------------------------------------------------------------
 
 
-class Looker:
-    """Looks at a training at chosen steps; nothing of it is touched.
+class Measurements:
+    """Measures adversaries at chosen steps of a training, which it does not change.
 
-    Args:
-        training: the run under way.
-        write: is given each line.
-        epochs: at which epochs, from 1.
-        places: at which steps of these.
-        others: other batches.
-        still: gradients at held weights.
+    Epochs count from 1. `write` is called with each line.
     """
 
     def __init__(
@@ -85,11 +79,11 @@ class Looker:
         epochs: tuple[int, ...] = EPOCHS,
         places: tuple[int, ...] = PLACES,
         others: int = OTHERS,
-        still: int = STILL,
+        fixed: int = FIXED,
     ) -> None:
         self.training, self.write = training, write
-        self.epochs, self.places, self.count, self.still = epochs, places, others, still
-        criterion = training.run.task.criterion
+        self.epochs, self.places, self.count, self.fixed = epochs, places, others, fixed
+        criterion = build_criterion(training.run.task)
         self.loss = lambda output, y: criterion(output, y).mean()
 
     def when(self, step: int) -> bool:
@@ -103,87 +97,86 @@ class Looker:
         first = step - step % self.training.per_epoch
         return [self.batch(first + i) for i in range(self.count)]
 
-    def look(self, moment: Moment) -> None:
-        """Slopes that followed the training, at one of its steps."""
-        with self.objective(moment.params) as f:
-            met = meet(f, moment, self.batch(moment.step), self.others(moment.step), RHO)
-        for at, meetings in met.items():
-            for meeting in meetings:
-                self.tell("followed", moment.step, at, asdict(meeting))
-        if moment.step % self.training.per_epoch == self.places[-1]:
-            self.hold_still(moment.step, moment.params)
+    def at_training_step(self, at_step: SlopesAtStep) -> None:
+        """Compares adversaries of the slopes that follow the training, at one of its steps."""
+        with self.objective(at_step.params) as f:
+            batch, others = self.batch(at_step.step), self.others(at_step.step)
+            compared = compare_adversaries(f, at_step, batch, others, RHO)
+        for at, effects in compared.items():
+            for effect in effects:
+                self.write_line("followed", at_step.step, at, asdict(effect))
+        if at_step.step % self.training.per_epoch == self.places[-1]:
+            self.at_fixed_weights(at_step.step, at_step.params)
 
     def objective(self, params: Any) -> Any:
         settings: dict[str, Any] = {"batchnorm": "batch", "dropout": True, "params": params}
         return objective(self.training.bare, self.loss, **settings)
 
-    def hold_still(self, step: int, params: Any = None) -> None:
-        """Slopes of as many fresh batches at the weights of this step, and the SNR."""
+    def at_fixed_weights(self, step: int, params: Any = None) -> None:
+        """Compares adversaries of slopes of new batches at these weights; and measures the SNR."""
         with torch.no_grad(), self.objective(params) as f:
             meter, others = SnrMeter(), self.others(step)
-            for moment, batch in self.moments(f, meter):
-                for at, meetings in meet(f, moment, batch, others, RHO).items():
-                    for meeting in meetings:
-                        self.tell("held", step, at, asdict(meeting))
-        found = meter.result()
-        self.tell("snr", step, "", found.row())
+            for at_step, batch in self.slopes_at_fixed_weights(f, meter):
+                for at, effects in compare_adversaries(f, at_step, batch, others, RHO).items():
+                    for effect in effects:
+                        self.write_line("held", step, at, asdict(effect))
+        self.write_line("snr", step, "", meter.result().row())
 
-    def moments(self, f: Objective, meter: SnrMeter) -> Iterator[tuple[Moment, Any]]:
+    def slopes_at_fixed_weights(
+        self, f: Objective, meter: SnrMeter
+    ) -> Iterator[tuple[SlopesAtStep, Any]]:
         slopes: dict[float, Any] = {theta: [] for theta in THETAS}
         gap = self.places[1] - self.places[0] if len(self.places) > 1 else 1
-        for key, batch in enumerate(self.drawn()):
+        for key, batch in enumerate(self.new_batches()):
             g = f.gradient(batch)
             meter.add(g)
-            chosen = key >= warm_up(min(THETAS)) and (self.still - 1 - key) % gap == 0
+            chosen = key >= warm_up(min(THETAS)) and (self.fixed - 1 - key) % gap == 0
             before = {t: [x.clone() for x in d] for t, d in slopes.items()} if chosen else {}
-            slopes = {t: follow(d, g, t) for t, d in slopes.items()}
+            slopes = {t: update_slope(d, g, t) for t, d in slopes.items()}
             if chosen:
-                yield Moment(key, f.params, g, slopes, before), batch
+                yield SlopesAtStep(key, f.params, g, slopes, before), batch
 
-    def drawn(self) -> Drawn:
-        """Fresh batches of images that are not in the others of this epoch."""
+    def new_batches(self) -> RandomBatches:
+        """Random batches of images that are not in the other batches of this epoch."""
         batches = self.training.batches
         step = self.training.step
         first = step - step % self.training.per_epoch
         kept = torch.cat([batches.at(first + i)[2] for i in range(self.count)]).cpu()
         places = torch.arange(len(batches.y))
-        return Drawn(batches, places[~torch.isin(places, kept)], batches.size, self.still)
+        return RandomBatches(batches, places[~torch.isin(places, kept)], batches.size, self.fixed)
 
-    def tell(self, kind: str, step: int, at: str, row: dict[str, Any]) -> None:
+    def write_line(self, kind: str, step: int, at: str, row: dict[str, Any]) -> None:
         epoch = (step + 1) / self.training.per_epoch if step else 0.0
         self.write({"kind": kind, "step": step, "epoch": round(epoch, 3), "at": at, **row})
 
 
 def fingerprint(training: Training) -> str:
-    """Of the weights, bit for bit."""
+    """A hash of all bits of the weights."""
     digest = hashlib.sha256()
     for value in training.bare.state_dict().values():
         digest.update(value.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-def begun(run: Run) -> Training:
+def start_training(run: Run) -> Training:
     """A run at its first step, on the CPU."""
-    how = How(accelerator="cpu")
-    return Training(run, how, how.fabric(run.task.precision))
+    options = RunOptions(accelerator="cpu")
+    return Training(run, options, start_fabric(options, run.task.precision))
 
 
-def trained(training: Training, looker: Looker | None, write: Callable[..., None]) -> str:
-    """Trains a run, looked at or not.
-
-    Returns:
-        The fingerprint of its last weights.
-    """
-    if looker is not None:
-        looker.hold_still(0)
-        with Alongside(training.optimizer, looker.look, looker.when, THETAS):
-            steps(training, write)
+def train(training: Training, measurements: Measurements | None, write: Callable[..., None]) -> str:
+    """Trains a run, with or without measurements; the fingerprint of its last weights."""
+    if measurements is not None:
+        measurements.at_fixed_weights(0)
+        callback, when = measurements.at_training_step, measurements.when
+        with SlopeTracker(training.optimizer, callback, when, THETAS):
+            take_all_steps(training, write)
     else:
-        steps(training, write)
+        take_all_steps(training, write)
     return fingerprint(training)
 
 
-def steps(training: Training, write: Callable[..., None]) -> None:
+def take_all_steps(training: Training, write: Callable[..., None]) -> None:
     while training.step < training.total:
         training.take_step()
         if training.is_at_end_of_epoch:
@@ -191,7 +184,7 @@ def steps(training: Training, write: Callable[..., None]) -> None:
 
 
 def measure(labels: str, seed: int, folder: Path = HERE) -> None:
-    """Measures one run unless that has been done, and writes its lines."""
+    """Measures one run and writes its lines; does nothing if its file is complete."""
     path = folder / f"lines-{labels}-s{seed}.jsonl"
     if path.exists() and any(x["kind"] == "end" for x in lines(path)):
         return
@@ -205,8 +198,8 @@ def measure(labels: str, seed: int, folder: Path = HERE) -> None:
 
     run = run_of(labels, seed)
     write({"kind": "start", "time": now(), "run": run.in_full(), "certificate": certificate()})
-    training = begun(run)
-    mark = trained(training, Looker(training, write), write)
+    training = start_training(run)
+    mark = train(training, Measurements(training, write), write)
     result = training.result()
     write({"kind": "end", "time": now(), "weights": mark, "result": result})
 
@@ -218,13 +211,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measures what is missing, then writes the page."""
-    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    words.add_argument("--labels", nargs="*", choices=LABELS, default=list(LABELS))
-    words.add_argument("--seeds", nargs="*", type=int, default=[0])
-    words.add_argument("--show", action="store_true", help="measure nothing")
-    given = words.parse_args()
-    for seed in () if given.show else given.seeds:
-        for labels in given.labels:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--labels", nargs="*", choices=LABELS, default=list(LABELS))
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0])
+    parser.add_argument("--show", action="store_true", help="measure nothing")
+    args = parser.parse_args()
+    for seed in () if args.show else args.seeds:
+        for labels in args.labels:
             measure(labels, seed)
     from page import write_page
 

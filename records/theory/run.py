@@ -1,6 +1,4 @@
-"""Writes records/theory/README.md: the paper's theorems on trial, measured (half a minute)."""
-
-from __future__ import annotations
+"""Writes records/theory/README.md: tests of the paper's theorems (half a minute)."""
 
 from pathlib import Path
 
@@ -12,8 +10,8 @@ from vasso.diagnostics.theory import (
     convergence,
     rate,
     resting_slope,
+    separation,
     slope_quality,
-    told_apart,
     valley,
 )
 
@@ -36,9 +34,9 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def spread(found: Estimate) -> str:
+def spread(x: Estimate) -> str:
     """Mean and half of the interval."""
-    return f"{found.value:.4f} ± {(found.high - found.low) / 2:.4f}"
+    return f"{x.value:.4f} ± {(x.high - x.low) / 2:.4f}"
 
 
 def starts() -> np.ndarray:
@@ -51,8 +49,8 @@ def theorem_1(shape: str) -> str:
     problem, lines = Problem(CURVATURES, shape=shape), []
     for name, settings in METHODS.items():
         rows = [convergence(problem, starts(), T, eta0=1, rho0=1, **settings) for T in STEPS]
-        cells = [f"{spread(row.here)} ({row.bound_here:.3f})" for row in rows]
-        last = f"{spread(rows[-1].ahead)} ({rows[-1].bound_ahead:.3f})"
+        cells = [f"{spread(row.gradient)} ({row.gradient_bound:.3f})" for row in rows]
+        last = f"{spread(rows[-1].perturbed)} ({rows[-1].perturbed_bound:.3f})"
         lines.append([name, *cells, last, f"{rate(rows):.3f}"])
     head = [shape, *(f"T = {T}" for T in STEPS), "at x + epsilon, last T", "power of T"]
     return table(head, lines)
@@ -62,13 +60,21 @@ def theorems_2_and_3() -> str:
     """The slope's error and stability."""
     problem, lines = Problem(CURVATURES), []
     for theta in (1.0, 0.9, 0.4, 0.2, 0.05):
-        still = slope_quality(problem, starts(), 400, eta0=0, rho0=1, theta=theta)
-        lines.append([f"{theta:g}", "x held", str(still.mse), f"{still.still:.4g}", "-", "-", "-"])
+        held = slope_quality(problem, starts(), 400, eta0=0, rho0=1, theta=theta)
+        lines.append([
+            f"{theta:g}",
+            "x held",
+            str(held.mse),
+            f"{held.stationary:.4g}",
+            "-",
+            "-",
+            "-",
+        ])
         for T in STEPS:
-            found = slope_quality(problem, starts(), T, eta0=1, rho0=1, theta=theta)
-            shares = found.stability.times(1 / found.leading_stability)
-            told = [f"{found.still:.4g}", f"{found.leading:.4g}", f"{found.bound:.3g}"]
-            lines.append([f"{theta:g}", str(T), str(found.mse), *told, str(shares)])
+            result = slope_quality(problem, starts(), T, eta0=1, rho0=1, theta=theta)
+            shares = result.stability.times(1 / result.leading_stability)
+            theory = [f"{result.stationary:.4g}", f"{result.leading:.4g}", f"{result.bound:.3g}"]
+            lines.append([f"{theta:g}", str(T), str(result.mse), *theory, str(shares)])
     exact, leading, bound = "theta/(2-theta)", "theta", "bound of the proof"
     head = [
         "theta",
@@ -88,7 +94,7 @@ def valleys(**settings: float) -> str:
     for theta in (1.0, 0.4, 0.2, 0.05):
         sharp = valley(10.0, theta=theta, **settings)
         flat = valley(0.1, theta=theta, seed=1, **settings)
-        area = told_apart(sharp.lengths, flat.lengths)
+        area = separation(sharp.lengths, flat.lengths)
         lengths, cosines = (
             [str(sharp.length), str(flat.length)],
             [str(sharp.cosine), str(flat.cosine)],

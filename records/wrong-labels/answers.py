@@ -1,7 +1,5 @@
 """The three questions, and one that came after seeing the curves."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
@@ -10,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from evidence import compared, ends, families, one_radius, picks
 
+from records.markdown_pages import format_cell, format_difference
 from vasso.lab.report.cells import Cell
-from vasso.lab.report.comparing import Comparison, OneRadius
-from vasso.lab.report.findings import Answered
-from vasso.lab.report.markdown import difference, told
+from vasso.lab.report.compare import Comparison, OneRadius
+from vasso.lab.report.findings import SectionResult
 from vasso.lab.report.sections import Table
-from vasso.lab.report.words import interval, number, p_value
+from vasso.lab.report.text import format_interval, format_number, format_p
 from vasso.lab.statistics import LEAST, Paired, holm, mean, paired, standing
 
 PROBED = Path(__file__).parent.parent / "resnet-probe" / "summary.json"
@@ -32,33 +30,33 @@ def whole(answer: Answer) -> str:
     return f"{lead}. {numbers}".rstrip()
 
 
-def first_answer(answered: Answered, table: Table) -> Answer:
+def first_answer(answered: SectionResult, table: Table) -> Answer:
     """One radius for all: does accuracy rise from SAM over theta 0.9, 0.4, 0.2?"""
     one, there = all_at_one(answered, table)
     if one is None:
         return NOT_YET
     labels = "clean labels" if one.labels == "clean" else "these labels (no clean runs yet)"
-    values = "; ".join(f"{name} {told(c)} (n = {c.n})" for name, c in there.items())
+    values = "; ".join(f"{name} {format_cell(c)} (n = {c.n})" for name, c in there.items())
     found = {name: compared(answered, table, "one", cell) for name, cell in there.items()}
     known = {name: c for name, c in found.items() if c is not None and c.paired is not None}
     order = trend(there)
     lead = "; ".join([_lead(known, {}), order] if known else [order])
     return lead, (
-        f"At ρ = {one.rho:g}, SAM's best on {labels} (n = {one.n}): {values}. Less SAM's, in "
+        f"At ρ = {one.rho:g}, SAM's best on {labels} (n = {one.n}): {values}. Minus SAM's, in "
         f"points: {_differences(known)}."
     )
 
 
 def _differences(found: dict[str, Comparison]) -> str:
-    """Each with its seeds, and the p-value where there is a verdict."""
+    """Each with its seeds, and the p-value where there is a test."""
     parts = []
     for name, c in found.items():
-        holm = f", p after Holm {p_value(c.adjusted)}" if c.standing != "no verdict" else ""
-        parts.append(f"{name} {difference(c)}{_counted(c)}{holm}")
+        holm = f", p (Holm) {format_p(c.adjusted)}" if c.standing != "too few seeds" else ""
+        parts.append(f"{name} {format_difference(c)}{_counted(c)}{holm}")
     return "; ".join(parts)
 
 
-def all_at_one(answered: Answered, table: Table) -> tuple[OneRadius | None, dict[str, Cell]]:
+def all_at_one(answered: SectionResult, table: Table) -> tuple[OneRadius | None, dict[str, Cell]]:
     """The one radius, and the methods at it, SAM first."""
     one = one_radius(answered, table)
     there = {
@@ -79,12 +77,12 @@ def trend(there: dict[str, Cell]) -> str:
     values = {name: cell.values("last") for name, cell in there.items()}
     means = {name: mean([v[seed] for seed in shared]).value for name, v in values.items()}
     rising = sorted(means, key=lambda name: means[name])
-    told = " < ".join(name.removeprefix("VaSSO ") for name in rising)
+    order = " < ".join(name.removeprefix("VaSSO ") for name in rising)
     paper = ", the paper's order" if rising == list(there) else ""
-    return f"in order of their means over the {len(shared)} seeds that all have: {told}{paper}"
+    return f"in order of their means over the {len(shared)} seeds that all have: {order}{paper}"
 
 
-def second_answer(answered: Answered, table: Table) -> Answer:
+def second_answer(answered: SectionResult, table: Table) -> Answer:
     """Each at its best radius: does the order survive?"""
     found, open_ends = {}, ends(answered, table)
     for name, cell in picks(answered, table).items():
@@ -94,14 +92,15 @@ def second_answer(answered: Answered, table: Table) -> Answer:
     if not found:
         return NOT_YET
     parts = [
-        f"{name} at ρ = {c.ours.rho:g}{end_of(name, open_ends)}: {difference(c)}{_counted(c)}"
+        f"{name} at ρ = {c.ours.rho:g}{end_of(name, open_ends)}: "
+        f"{format_difference(c)}{_counted(c)}"
         for name, c in found.items()
     ]
-    return _lead(found, open_ends), f"Less SAM at its own best ρ, in points: {'; '.join(parts)}."
+    return _lead(found, open_ends), f"Minus SAM at its own best ρ, in points: {'; '.join(parts)}."
 
 
 def _counted(c: Comparison) -> str:
-    """The seeds, where `difference` has not told them."""
+    """The seeds, that `format_difference` leaves out."""
     return f" (n = {c.paired.n})" if c.paired is not None and c.paired.n >= LEAST else ""
 
 
@@ -114,23 +113,23 @@ def _lead(found: dict[str, Comparison], open_ends: dict[str, str]) -> str:
     """Who is ahead and who behind, in a sentence; nobody is behind who may have a better rho."""
     stands: dict[str, list[str]] = {}
     for name, c in found.items():
-        stands_at_end = name in open_ends and c.standing in ("behind", "cannot tell")
+        stands_at_end = name in open_ends and c.standing in ("behind", "no significant difference")
         standing = "open" if stands_at_end else c.standing
         stands.setdefault(standing, []).append(name.removeprefix("VaSSO "))
-    if set(stands) == {"no verdict"}:
-        return "too few seeds for a verdict"
+    if set(stands) == {"too few seeds"}:
+        return "too few seeds for a test"
     ahead = f"yes for {', '.join(stands['ahead'])}" if "ahead" in stands else "no theta is ahead"
     words = {
         "behind": "behind",
-        "cannot tell": "not to be told from SAM",
+        "no significant difference": "no significant difference",
         "open": "a better rho may lie beyond those tried",
-        "no verdict": "too few",
+        "too few seeds": "too few seeds",
     }
     rest = [f"{words[s]}: {', '.join(stands[s])}" for s in words if s in stands]
     return "; ".join([ahead, *rest])
 
 
-def third_answer(answered: Answered, table: Table) -> Answer:
+def third_answer(answered: SectionResult, table: Table) -> Answer:
     """Does the adversary carry more of an equal rise to other batches than SAM's?"""
     sam = picks(answered, table).get("SAM")
     if sam is None:
@@ -145,30 +144,34 @@ def third_answer(answered: Answered, table: Table) -> Answer:
     if not found:
         return NOT_YET
     return _carries(found), (
-        f"SAM at its best ρ carries {told(sam, 'carried', 2)} of its rise over to batches it has "
-        "not seen, in the first half of the training. At that rise on the own batch, at the same "
-        f"steps: {'; '.join(_share(name, *one) for name, one in found.items())}."
+        f"SAM at its best ρ carries {format_cell(sam, 'carried', 2)} of its rise over to batches "
+        "it has not seen, in the first half of the training. At that rise on the own batch, at the "
+        f"same steps: {'; '.join(_share(name, *one) for name, one in found.items())}."
     )
 
 
 def _carries(found: dict[str, tuple[float, Paired]]) -> str:
-    """Whose adversary carries more, if that can be told: Holm's correction over the thetas."""
+    """Which adversaries carry significantly more: Holm's correction over the thetas."""
     adjusted = holm({name: c.p for name, (_, c) in found.items()})
     stands: dict[str, list[str]] = {}
     for name, (_, c) in found.items():
         word = standing(c, adjusted[name], "neither")
         stands.setdefault(word, []).append(name.removeprefix("VaSSO "))
-    words = {"larger": "yes for", "smaller": "less for", "cannot tell": "not to be told for"}
-    words["no verdict"] = "too few seeds for"
+    words = {
+        "larger": "yes for",
+        "smaller": "less for",
+        "no significant difference": "no significant difference for",
+    }
+    words["too few seeds"] = "too few seeds for"
     said = (f"{words[word]} {', '.join(stands[word])}" for word in words if word in stands)
     return "; ".join(said)
 
 
 def _share(name: str, share: float, c: Paired) -> str:
     """What is carried, and how much more that is than SAM's."""
-    more = number(c.difference.value, 2, sign=True)
-    span = f"{interval(c.difference, 2, sign=True)}, n = {c.n}"
-    return f"{name} {number(share, 2)} ({more}, {span})"
+    more = format_number(c.difference.value, 2, sign=True)
+    span = f"{format_interval(c.difference, 2, sign=True)}, n = {c.n}"
+    return f"{name} {format_number(share, 2)} ({more}, {span})"
 
 
 def _carried_at(cells: Sequence[Cell], seed: int, sam: Cell) -> float | None:
@@ -223,13 +226,13 @@ def at_equal_weights() -> str:
     parts = []
     for theta in ("0.9", "0.4", "0.2"):
         each = [x["theta"][theta]["less often a friend"]["equal rise"] for x in found.values()]
-        told = (
+        values = (
             f"{100 * x['value']:.1f} ({100 * x['low']:.1f} to {100 * x['high']:.1f})" for x in each
         )
-        parts.append(f"θ={theta} by {' and '.join(told)}")
+        parts.append(f"θ={theta} by {' and '.join(values)}")
     instants = next(iter(found.values()))["instants"]
     return (
         f"in {len(found)} runs SAM's adversary lowers the loss of {sam} % of the batches that it "
         f"has not seen; at equal rise VaSSO's does so less often, in points: {'; '.join(parts)} "
-        f"(95 % intervals over {instants} instants of a run)"
+        f"(95 % confidence intervals over {instants} instants of a run)"
     )

@@ -1,7 +1,5 @@
 """Test accuracy over the radius, drawn: of each task over rho, and over what rho does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +7,9 @@ from evidence import STUDIES, Found, theta
 from matplotlib.figure import Figure
 
 from vasso.diagnostics.figures.style import canvas, styled
-from vasso.lab.methods import PLAIN
+from vasso.lab.experiment.method import PLAIN
 from vasso.lab.report.cells import Cell
-from vasso.lab.report.drawing import Mark, draw_series, look_of, round_numbers
-from vasso.lab.report.hover import Tips
+from vasso.lab.report.charts.drawing import Mark, Tooltips, draw_series, look_of, round_numbers
 from vasso.lab.report.sections import Table
 
 
@@ -55,7 +52,7 @@ def _draw(axes: Any, table: Table, over: str) -> None:
         shown = _marks(cells, over)
         every += [mark.x for mark in shown]
         if shown:
-            draw_series(axes, name, look_of(cells[0]), shown, Tips())
+            draw_series(axes, name, look_of(cells[0]), shown, Tooltips())
         elif over == "rho" and cells[0].method.name == PLAIN and cells[0].n:
             level = cells[0].estimate("last")
             style = {"color": look_of(cells[0]).colour, "linestyle": (0, (5, 2)), "label": name}

@@ -10,10 +10,11 @@ Everything is read from the lines of `records/*/runs.jsonl`; words that depend o
 by the numbers.
 """
 
-from __future__ import annotations
-
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for `records`
 
 from answers import (
     Answer,
@@ -38,22 +39,30 @@ from evidence import (
     picks,
     tables,
 )
-from levels import by_level
+from levels import by_level, in_short
 
+from records.markdown_pages import (
+    EMPTY,
+    describe_cost,
+    fill_page,
+    format_cell,
+    format_difference,
+    replace_block,
+    table_lines,
+)
 from vasso.diagnostics.figures.style import save
-from vasso.lab.methods import PLAIN
+from vasso.lab.experiment.method import PLAIN
 from vasso.lab.report.cells import Cell
-from vasso.lab.report.comparing import OneRadius
-from vasso.lab.report.findings import Answered, Findings, findings
-from vasso.lab.report.markdown import NOTHING, computing, difference, page_of, put_into, rows, told
+from vasso.lab.report.compare import OneRadius
+from vasso.lab.report.findings import Findings, SectionResult, findings
 from vasso.lab.report.sections import Table
 from vasso.lab.statistics import LEAST
 
 HERE = Path(__file__).parent
 RECORDS = HERE.parent
 BASE = "SGD"
-FIRST, ALL = "records/wrong-labels/page.py, first", "records/wrong-labels/page.py, all"
-"""The parts of the project's README that are written here."""
+FIRST, ALL = "records/wrong-labels/page.py, in short", "records/wrong-labels/page.py, all"
+"""The block of the project's README and the block of docs/claims.md that this script writes."""
 
 
 # -- the record's page -----------------------------------------------------------------------------
@@ -62,7 +71,7 @@ FIRST, ALL = "records/wrong-labels/page.py, first", "records/wrong-labels/page.p
 def page(every: Findings) -> str:
     """The text of README.md: page.md with numbers."""
     names, found = {"conv": "radius", "mlp": "radius-mlp"}, tables(every)
-    fields: dict[str, str] = {"computing": cost(every), "weights": at_equal_weights()}
+    fields: dict[str, str] = {"cost": cost(every), "weights": at_equal_weights()}
     fields["by_level"] = "\n".join(by_level(every))
     fields["levels"] = "\n\n".join(level(*one) for one in other_levels(every))
     for short, name in names.items():
@@ -76,19 +85,19 @@ def page(every: Findings) -> str:
         fields[f"wrong_{short}"] = "\n".join(radius_table(table, "wrong"))
         fields[f"rise_{short}"] = "\n".join(radius_table(table, "rise", 3))
         fields[f"carried_{short}"] = "\n".join(radius_table(table, "carried", 2))
-    return page_of(HERE, __doc__, **fields)
+    return fill_page(HERE, __doc__, **fields)
 
 
 def cost(every: Findings) -> str:
     """What all of it has cost."""
-    return computing(everything(every), "batches of 128")
+    return describe_cost(everything(every), "batches of 128")
 
 
 def level(model: str, table: Table) -> str:
     """Test accuracy with so many wrong labels; with none, that in validation too, which chooses."""
     wrong = table.task.wrong
     labels = f"{100 * wrong:g} % of the labels wrong" if wrong else "clean labels"
-    bases = [(table.name(c), told(c), c.n) for c in table.cells if c.rho is None and c.n]
+    bases = [(table.name(c), format_cell(c), c.n) for c in table.cells if c.rho is None and c.n]
     beside = "".join(f"; {name} {value} (n = {n})" for name, value, n in bases)
     counts = sorted({cell.n for cell in table.cells if cell.n and cell.rho is not None})
     n = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "0"
@@ -101,20 +110,20 @@ def level(model: str, table: Table) -> str:
     return "\n\n".join(shown)
 
 
-def best_table(answered: Answered, table: Table) -> Iterator[str]:
+def best_table(answered: SectionResult, table: Table) -> Iterator[str]:
     """Every method at its best radius, and its difference to SAM."""
     heads = ("method", "ρ", "n", "test accuracy %", "its best epoch %", "wrong labels learnt %")
-    more = ("less SAM's, points", "rise on its batch", "carried to others", "gradients a step")
+    more = ("minus SAM's, points", "rise on its batch", "carried to others", "gradients a step")
     chosen = picks(answered, table).items()
-    yield from rows((*heads, *more), (_at_best(answered, table, *pick) for pick in chosen))
+    yield from table_lines((*heads, *more), (_at_best(answered, table, *pick) for pick in chosen))
 
 
-def _at_best(answered: Answered, table: Table, name: str, cell: Cell) -> Iterator[object]:
+def _at_best(answered: SectionResult, table: Table, name: str, cell: Cell) -> Iterator[object]:
     against, end = compared(answered, table, "best", cell), end_of(name, ends(answered, table))
-    yield from (name, NOTHING if cell.rho is None else f"{cell.rho:g}{end}", cell.n)
-    yield from (told(cell), told(cell, "best"), told(cell, "wrong"))
-    yield NOTHING if against is None else difference(against)
-    yield from (told(cell, "rise", 3), told(cell, "carried", 2))
+    yield from (name, EMPTY if cell.rho is None else f"{cell.rho:g}{end}", cell.n)
+    yield from (format_cell(cell), format_cell(cell, "best"), format_cell(cell, "wrong"))
+    yield EMPTY if against is None else format_difference(against)
+    yield from (format_cell(cell, "rise", 3), format_cell(cell, "carried", 2))
     yield 2 if cell.method.name != PLAIN else 1
 
 
@@ -126,37 +135,24 @@ def radius_table(table: Table, of: str = "last", digits: int = 1) -> Iterator[st
         by_rho = {cell.rho: cell for cell in cells if cell.n and cell.rho is not None}
         there = (by_rho.get(rho) for rho in radii)
         if by_rho:
-            lines.append([name, *(NOTHING if c is None else told(c, of, digits) for c in there)])
-    yield from rows(["ρ", *(f"{rho:g}" for rho in radii)], lines)
+            lines.append([
+                name,
+                *(EMPTY if c is None else format_cell(c, of, digits) for c in there),
+            ])
+    yield from table_lines(["ρ", *(f"{rho:g}" for rho in radii)], lines)
 
 
-# -- the results in the project's README -----------------------------------------------------------
+# -- the results in the project's README and in docs/claims.md -----------------------------------
 
 
 def in_readme(text: str, every: Findings) -> str:
-    """The project's README with its two blocks."""
-    found = tables(every)
-    text = put_into(text, FIRST, first_result(*found["radius"]))
-    return put_into(text, ALL, result(found, by_level(every), cost(every)))
+    """The project's README with its block."""
+    return replace_block(text, FIRST, "\n".join(["\n", *in_short(every), "\n"]))
 
 
-def first_result(answered: Answered, table: Table) -> str:
-    """One network by both rules: who stands where against SAM."""
-    one, best = one_radius(answered, table), picks(answered, table)
-    shared = "one ρ for all" if one is None else f"all at ρ {one.rho:g}, SAM's best on clean labels"
-    heads = (f"test accuracy %, {STUDIES['radius']}", shared, "each at its own best ρ")
-    lines = [
-        (name, _against(answered, table, "one", cell), _against(answered, table, "best", own))
-        for name, cell, own in _cells(table, one, best)
-    ]
-    return "\n".join(["\n", *rows(heads, lines), "\n"])
-
-
-def _against(answered: Answered, table: Table, kind: str, cell: Cell | None) -> str:
-    value, _ = _in_readme(answered, table, kind, cell)
-    c = None if cell is None else compared(answered, table, kind, cell)
-    stands = {"ahead": "ahead of SAM", "behind": "behind SAM"}
-    return f"{value}{'' if c is None else f', {stands.get(c.standing, c.standing)}'}"
+def in_evidence(text: str, every: Findings) -> str:
+    """docs/claims.md with its block."""
+    return replace_block(text, ALL, result(tables(every), by_level(every), cost(every)))
 
 
 def result(found: Found, levels: Sequence[str], spent: str) -> str:
@@ -166,11 +162,11 @@ def result(found: Found, levels: Sequence[str], spent: str) -> str:
     lines = [line for name, of in found.items() for line in _by_both_rules(STUDIES[name], *of)]
     asked = f"More or fewer wrong labels, {STUDIES['radius']}:"
     answers = [*_short_answers(found), f"- **Cost**: {spent}."]
-    return "\n".join(["\n", *rows(heads, lines), "", asked, "", *levels, "", *answers, "\n"])
+    return "\n".join(["\n", *table_lines(heads, lines), "", asked, "", *levels, "", *answers, "\n"])
 
 
-def _by_both_rules(title: str, answered: Answered, table: Table) -> Iterator[Sequence[str]]:
-    """Methods with seeds enough for a verdict: all at one radius, and each at its best."""
+def _by_both_rules(title: str, answered: SectionResult, table: Table) -> Iterator[Sequence[str]]:
+    """Methods with enough seeds for a test: all at one radius, and each at its best."""
     one, best = one_radius(answered, table), picks(answered, table)
     yield f"**{title}**", "" if one is None else f"ρ {one.rho:g}", "", "", ""
     for name, shared, own in _cells(table, one, best):
@@ -189,21 +185,23 @@ def _cells(
         yield name, next(at_one, None), best.get(name)
 
 
-def _in_readme(answered: Answered, table: Table, kind: str, cell: Cell | None) -> tuple[str, str]:
+def _in_readme(
+    answered: SectionResult, table: Table, kind: str, cell: Cell | None
+) -> tuple[str, str]:
     """Accuracy with radius and seeds, and the difference; nothing for too few seeds."""
     if cell is None or cell.n < LEAST:
         return "", ""
     c = compared(answered, table, kind, cell)
     end = end_of(table.name(cell), ends(answered, table))
     rho = "" if cell.rho is None or kind == "one" else f"ρ {cell.rho:g}{end}, "
-    return f"{told(cell)} ({rho}n {cell.n})", "" if c is None else difference(c)
+    return f"{format_cell(cell)} ({rho}n {cell.n})", "" if c is None else format_difference(c)
 
 
 def _short_answers(found: Found) -> Iterator[str]:
     """The questions, each in a line; then what early stopping does."""
     names = {name: STUDIES[name].partition(",")[0] for name in found}
 
-    def each(answer: Callable[[Answered, Table], Answer]) -> str:
+    def each(answer: Callable[[SectionResult, Table], Answer]) -> str:
         return " ".join(f"{names[name]}: {answer(*of)[0]}." for name, of in found.items())
 
     asked = "SAM's best on clean labels, as in the paper: ahead of SAM?"
@@ -214,7 +212,7 @@ def _short_answers(found: Found) -> Iterator[str]:
     wide = {names[name]: fourth_answer(of[1]) for name, of in found.items()}
     if known := " ".join(f"{name}: {text}" for name, text in wide.items() if "times" in text):
         yield f"- **How wide is the range of good rho?** Asked after seeing the curves. {known}"
-    early = (f"{names[n]} {told(picks(*of)[BASE], 'best')}" for n, of in found.items())
+    early = (f"{names[n]} {format_cell(picks(*of)[BASE], 'best')}" for n, of in found.items())
     asked = "by clean-labelled validation images, the cheaper remedy"
     yield f"- **Early stopping** {asked}: {BASE} at its best epoch has {', '.join(early)}."
 
@@ -223,8 +221,9 @@ def main() -> None:
     every = findings(RECORDS, [*STUDIES, "label-noise"])
     save(over_radius(tables(every)), HERE / "over-radius.svg")
     (HERE / "README.md").write_text(page(every))
-    readme = RECORDS.parent / "README.md"
-    readme.write_text(in_readme(readme.read_text(), every))
+    for path, fill in (("README.md", in_readme), ("docs/claims.md", in_evidence)):
+        page_of = RECORDS.parent / path
+        page_of.write_text(fill(page_of.read_text(), every))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
-"""The marks of the tests of the contract: each preset, each with a memory, each way to step."""
+"""Marks of the contract's tests: without a memory of slopes and with one, each way to step.
 
-from __future__ import annotations
+The promises that every method keeps are in `test_catalogue.py`.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.contract.presets import PRESETS
-from vasso import SharpnessAware
+from vasso import SAM, SharpnessAware, VaSSO
 
-MEMORABLE = [name for name, preset in PRESETS.items() if preset.remembers]
+Preset: TypeAlias = Callable[..., SharpnessAware]
 RHO = 0.5  # large enough to be seen in the eight bits of a bfloat16
-each_preset = pytest.mark.parametrize("preset", PRESETS)
-each_memorable = pytest.mark.parametrize("preset", MEMORABLE)
+each_preset = pytest.mark.parametrize("preset", [SAM, VaSSO])
 each_way = pytest.mark.parametrize("way", ["closure", "ascended"])
 
 

@@ -1,32 +1,25 @@
-"""Counters, and what one may ask of a step."""
+"""Counters of steps, costs and batches, and what the last step tells."""
 
-from __future__ import annotations
-
+import math
 from functools import partial
 
+import pytest
 import torch
-from torch import Tensor
+from torch.nn.functional import cosine_similarity
 from torch.optim import SGD
 
-from tests.contract.marks import RHO, each_preset, each_way
-from tests.contract.presets import PRESETS
-from tests.problems import (
-    BASES,
-    Way,
-    assert_same,
-    closure_of,
-    mlp,
-    records_of,
-    take_step,
-    train,
-)
+from tests.contract.marks import Preset, each_preset, each_way
+from tests.contract.training import BATCH, OPTIMIZERS, PRESETS, CatalogueRun
+from tests.support.compare import assert_near, flat, records_of
+from tests.support.problems import Way, closure_of, mlp, take_step, train
+from vasso import VaSSO
 
 
 @each_way
 @each_preset
-def test_the_step_counter_counts_steps(preset: str, way: Way) -> None:
+def test_the_step_counter_counts_steps(preset: Preset, way: Way) -> None:
     task = mlp()
-    opt = PRESETS[preset].make(SGD(task.params(), lr=0.1))
+    opt = preset(SGD(task.params(), lr=0.1))
     records = records_of(opt)
     train(task, opt, steps=3, way=way)
     train(task, opt, steps=1, way="plain")
@@ -35,78 +28,65 @@ def test_the_step_counter_counts_steps(preset: str, way: Way) -> None:
 
 
 @each_preset
-def test_cost_of_passes_of_ones_own_counts_them(preset: str) -> None:
-    task = mlp()
-    opt = PRESETS[preset].make(
-        SGD(task.params(), lr=0.1), rho=lambda step, lr: 0.0 if step == 1 else 0.1
-    )
-    costs = []
-    for t in range(3):
-        take_step(opt, partial(task.loss, t), "ascended")
-        costs.append(opt.cost)
-    assert costs == [2.0, 3.0, 5.0]
+def test_a_step_tells_its_losses_without_their_graphs(preset: Preset) -> None:
+    task, seen = mlp(), []
+    opt = preset(SGD(task.params(), lr=0.1))
+    opt.step(closure_of(opt, lambda: seen.append(task.loss(0)) or seen[-1]))
+    result = torch.stack([opt.last.loss, opt.last.perturbed_loss])
+    assert (result.tolist(), result.requires_grad) == ([loss.item() for loss in seen], False)
 
 
 @each_way
-@each_preset
-def test_a_step_tells_whether_it_climbed(preset: str, way: Way) -> None:
-    task, told = mlp(), []
-    opt = PRESETS[preset].make(SGD(task.params(), lr=0.1), rho=lambda step, lr: 0.1 * (step % 2))
-    for t in range(4):
-        take_step(opt, partial(task.loss, t), way)
-        told.append(opt.last.climbed)
-    assert told == [False, True, False, True]
+def test_metrics_are_numbers_for_a_logger(way: Way) -> None:
+    w, v = (torch.tensor([x], requires_grad=True) for x in (3.0, 4.0))
+    groups = [{"params": [w]}, {"params": [v], "theta": 0.25}]
+    opt = VaSSO(SGD(groups, lr=0.1), rho=0.5, theta=0.5)
+    take_step(opt, lambda: (w.square() + v.square()).sum() / 2, way)
+    found = {"rho": 0.5, "theta/0": 0.5, "theta/1": 0.25, "g_norm": 5.0, "d_norm": 5.0}
+    found |= {"h_norm": 5.5, "climbed": 1.0, "skipped": 0.0, "cost": 2.0}
+    if way == "closure":
+        found |= {"loss": 12.5, "perturbed_loss": 15.125, "rise": 2.625}
+    assert opt.metrics() == pytest.approx(found)
+    assert {type(value) for value in opt.metrics().values()} == {float}
+    assert opt.last.loss_at == ("w" if way == "closure" else "not seen, in your loop")
 
 
-@each_preset
-def test_a_step_tells_its_losses_without_their_graphs(preset: str) -> None:
-    task, seen = mlp(), []
-    opt = PRESETS[preset].make(SGD(task.params(), lr=0.1))
-    opt.step(closure_of(opt, lambda: seen.append(task.loss(0)) or seen[-1]))
-    told = torch.stack([opt.last.loss, opt.last.perturbed_loss])
-    assert (told.tolist(), told.requires_grad) == ([loss.item() for loss in seen], False)
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_cosine_from_norms_is_that_of_the_vectors(name: str) -> None:
+    run = CatalogueRun(name)
+    records = records_of(run.opt)
+    run.train(3)
+    run.opt.load_state_dict(run.opt.state_dict())  # the slope is another tensor now
+    run.train(3)
+    recorded = [r for r in records if r.summary.cosine is not None]
+    found = [cosine_similarity(flat(r.d), flat(r.g), dim=0) for r in recorded]
+    assert_near([r.summary.cosine for r in recorded], found, rtol=0, atol=1e-5)  # float32
+    assert len(recorded) == {"SAM": 6, "VaSSO": 4}.get(name, len(recorded))
 
 
-@each_preset
-def test_a_step_that_does_not_climb_tells_no_loss_at_the_adversary(preset: str) -> None:
+@pytest.mark.parametrize("theta", [0.05, 0.4, 0.999])
+def test_a_slope_that_was_changed_has_no_cosine_in_the_next_step(theta: float) -> None:
     task = mlp()
-    opt = PRESETS[preset].make(SGD(task.params(), lr=0.1), rho=0.0)
+    opt = VaSSO(SGD(task.params(), lr=0.1), theta=theta)
+    train(task, opt, steps=2)
+    assert "cosine" in opt.metrics()
+    opt._vectors[task.params()[0]]["d"].mul_(2)  # as a mean over ranks or micro-batches does
+    train(task, opt, steps=1)
+    assert "cosine" not in opt.metrics()
+
+
+@each_preset
+def test_a_step_that_does_not_climb_tells_no_loss_at_the_adversary(preset: Preset) -> None:
+    task = mlp()
+    opt = preset(SGD(task.params(), lr=0.1), rho=0.0)
     take_step(opt, partial(task.loss, 0))
     assert (opt.last.perturbed_loss, opt.last.h_norm, opt.last.climbed) == (None, None, False)
 
 
-@each_preset
-def test_perturbed_is_true_inside_ascended_only(preset: str) -> None:
-    task = mlp()
-    opt = PRESETS[preset].make(SGD(task.params(), lr=0.1))
-    told = [opt.perturbed]
-    task.loss(0).backward()
-    told.append(opt.perturbed)
-    with opt.ascended() as up:
-        told += [up, opt.perturbed]
-        task.loss(0).backward()
-    told.append(opt.perturbed)
-    assert told == [False, False, True, True, False]
-
-
-@each_preset
-def test_an_observer_that_was_removed_hears_nothing(preset: str) -> None:
-    task, heard = mlp(), []
-    opt = PRESETS[preset].make(SGD(task.params(), lr=0.1))
-    handle = opt.observe(lambda record: heard.append(record.step))
-    train(task, opt, steps=2)
-    handle.remove()
-    train(task, opt, steps=2)
-    assert heard == [0, 1]
-
-
-@each_preset
-def test_being_observed_changes_nothing(preset: str) -> None:
-    def run(observed: bool) -> Tensor:
-        task = mlp()
-        opt = PRESETS[preset].make(BASES["adamw"](task.params()), rho=RHO)
-        if observed:
-            records_of(opt)
-        return train(task, opt)
-
-    assert_same(run(True), run(False))
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_batchnorm_counts_one_batch_for_each_step(name: str) -> None:
+    """Or one for each chunk, where every chunk has a first pass of its own."""
+    run = CatalogueRun(name).train(5)
+    m = getattr(getattr(run.opt, "plan", None), "m", BATCH)
+    chunks = 1 if name == "m-SAM (subsample)" else math.ceil(BATCH / m)
+    assert run.model[1].num_batches_tracked == 5 * chunks

@@ -1,6 +1,4 @@
-"""A net with everything a diagnostic could disturb, and a way to say that it did not."""
-
-from __future__ import annotations
+"""A network with everything that a diagnostic could disturb, and a check that it did not."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -12,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tests.problems import digits
+from tests.support.compare import digits
 
 
 class Counting(nn.Module):
@@ -48,7 +46,6 @@ def net(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 def batches(count: int, size: int = 16, dtype: torch.dtype = torch.float32) -> list[Any]:
-    """Some batches of digits."""
     x, y = digits()
     cuts = [slice(i * size, (i + 1) * size) for i in range(count)]
     return [(x[cut].to(dtype), y[cut]) for cut in cuts]

@@ -1,7 +1,5 @@
 """A quadratic whose batches have a gradient noise of known size."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -9,8 +7,6 @@ from vasso.diagnostics.passes import OfModel
 
 
 class Point(nn.Module):
-    """Weights that are just a vector."""
-
     def __init__(self, w: Tensor) -> None:
         super().__init__()
         self.w = nn.Parameter(w.clone())
@@ -21,13 +17,12 @@ def quadratic(H: Tensor) -> OfModel:
     return OfModel(lambda model, batch: 0.5 * model.w @ H @ model.w + batch.mean(0) @ model.w)
 
 
-def luck(seed: int) -> torch.Generator:
+def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
 def noise(count: int, size: int, scale: float, seed: int) -> list[Tensor]:
-    """Batches of one row of Gaussian noise each."""
-    drawn = torch.randn(count, 1, size, generator=luck(seed), dtype=torch.float64)
+    drawn = torch.randn(count, 1, size, generator=generator(seed), dtype=torch.float64)
     return list(drawn * scale)
 
 

@@ -1,4 +1,4 @@
-"""Slices through the loss: of a quadratic by hand, with directions that networks share."""
+"""Slices of the loss: closed forms on a quadratic, and directions that networks share."""
 
 import copy
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tests.diagnostics.nets import batches, check_nothing_touched, net
+from tests.diagnostics.nets import batches, net
 from vasso.diagnostics.landscape import Slice, direction, interpolation, slice_1d, slice_2d
 
 X = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0]]).double()
@@ -16,14 +16,12 @@ DATA = [(X[:2], torch.zeros(2, 1).double()), (X[2:], torch.zeros(1, 1).double())
 
 
 def linear() -> nn.Module:
-    """f(w) = mean (x w)^2, by hand."""
     model = nn.Linear(2, 1, bias=False).double()
     nn.init.constant_(model.weight, 0.7)
     return model
 
 
 def by_hand(w: torch.Tensor) -> float:
-    """The loss over all three samples."""
     return float((X @ w.reshape(2)).square().mean())
 
 
@@ -96,23 +94,3 @@ def test_errors_are_those_of_a_mean_over_batches() -> None:
     found = slice_1d(net(), cross_entropy, few, at=[0.0, 1.0])
     each = [slice_1d(net(), cross_entropy, [one], at=[0.0, 1.0]).losses[0] for one in few]
     assert found.errors[0] == pytest.approx(np.std(each, ddof=1) / 2, rel=1e-6)
-
-
-def test_nothing_is_touched() -> None:
-    few, end = batches(2), net().state_dict()
-    at = [-1.0, 1.0]
-    check_nothing_touched(lambda m, loss: slice_1d(m, loss, few, at=at))
-    check_nothing_touched(lambda m, loss: slice_2d(m, loss, few, across=at, along=at))
-    check_nothing_touched(lambda m, loss: interpolation(m, m.state_dict(), end, loss, few, at=at))
-
-
-def test_bad_input_is_named() -> None:
-    model = linear()
-    with pytest.raises(ValueError, match="at least two"):
-        slice_1d(model, nn.MSELoss(), DATA, at=[0.0])
-    with pytest.raises(ValueError, match="seeds must differ"):
-        slice_2d(model, nn.MSELoss(), DATA, seeds=(1, 1))
-    with pytest.raises(ValueError, match="batches is empty"):
-        slice_1d(model, nn.MSELoss(), [])
-    with pytest.raises(ValueError, match="end does not fit the model at 'weight'"):
-        interpolation(model, model.state_dict(), {}, nn.MSELoss(), DATA)

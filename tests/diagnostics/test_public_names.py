@@ -1,4 +1,4 @@
-"""The public names of the diagnostics: there, documented, typed, and free until used."""
+"""Public names of the diagnostics: importable, documented, typed, and loaded on first use."""
 
 import ast
 import doctest
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from vasso import diagnostics
+
+FILES = sorted(Path(diagnostics.__file__).parent.rglob("*.py"))
 
 
 @pytest.mark.parametrize("name", diagnostics.__all__)
@@ -25,7 +27,8 @@ def functions() -> list[str]:
     """Public functions, also those that share the name of their module."""
     named = [n for n in diagnostics.__all__ if inspect.isfunction(getattr(diagnostics, n))]
     places = [f"{getattr(diagnostics, name).__module__}.{name}" for name in named]
-    return [*places, *(f"vasso.diagnostics.{n}.{n}" for n in ("snr", "friendliness", "sharpness"))]
+    modules = ("adversary.snr", "adversary.friendliness", "sharpness")
+    return [*places, *(f"vasso.diagnostics.{n}.{n.rpartition('.')[2]}" for n in modules)]
 
 
 @pytest.mark.parametrize("place", functions())
@@ -40,16 +43,16 @@ def test_a_public_function_shows_how_it_is_called(place: str) -> None:
 def test_readers_of_types_are_told_the_same_names() -> None:
     tree = ast.parse(Path(diagnostics.__file__).read_text())
     (typed,) = (node for node in tree.body if isinstance(node, ast.If))
-    told = {a.name: n.module for n in typed.body if isinstance(n, ast.ImportFrom) for a in n.names}
-    homes = {n: f"vasso.diagnostics.{m}" for n, m in diagnostics._HOME_OF.items()}
-    assert told == homes
+    names = {a.name: n.module for n in typed.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    homes = {n: f"vasso.diagnostics.{m}" for n, m in diagnostics._MODULE_OF.items()}
+    assert names == homes
 
 
 def test_results_of_every_exported_module_are_public() -> None:
     """A frozen dataclass with rows is what a measurement gives."""
     folder, missing = Path(diagnostics.__file__).parent, []
-    for module in diagnostics._HOMES:
-        for node in ast.parse((folder / f"{module}.py").read_text()).body:
+    for module in diagnostics._MODULES:
+        for node in ast.parse((folder / f"{module.replace('.', '/')}.py").read_text()).body:
             inner = node.body if isinstance(node, ast.ClassDef) else []
             tells = {n.name for n in inner if isinstance(n, ast.FunctionDef)} & {"row", "rows"}
             if isinstance(node, ast.ClassDef) and tells and node.name not in diagnostics.__all__:
@@ -69,3 +72,14 @@ def test_importing_the_package_brings_in_no_extra() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_results_are_frozen(path: Path) -> None:
+    """Whatever has a `row` is a frozen dataclass."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef) and "row" in {
+            n.name for n in node.body if isinstance(n, ast.FunctionDef)
+        }:
+            marks = {ast.unparse(mark) for mark in node.decorator_list}
+            assert "dataclass(frozen=True)" in marks, node.name

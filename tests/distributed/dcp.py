@@ -1,14 +1,10 @@
-"""Distributed checkpoints: what two ranks save, two ranks, one rank and a plain process go on with.
+"""Distributed checkpoints: two ranks save; two ranks, one rank and a plain process resume.
 
-`torchrun -m tests.distributed.dcp save FOLDER` trains, saves on the way and writes down the end;
-`... load FOLDER` on any number of ranks reads what was saved and goes on to the same end;
-`python -m tests.distributed.dcp alone FOLDER` does so with a whole model and no ranks.
+The job `save` trains, saves on the way and writes down the end. `load` reads on any number of ranks
+what was saved and trains to the same end. `alone` does so with a whole model and no ranks.
 """
 
-from __future__ import annotations
-
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
@@ -19,16 +15,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_state_dict,
-)
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.checkpoint import state_dict as dcp_state
+from torch.distributed.checkpoint.state_dict import StateDictOptions
 
-from tests.distributed.runs import BASES, METHODS, batch, closure_of, network
-from tests.distributed.worker import leave, run
+from tests.distributed.runs import BASES, KINDS, METHODS, batch, closure_of, network
+from tests.support import THOROUGH
+from tests.support.ranks import run_cases
 from vasso import SharpnessAware
 
 END = 8
@@ -44,8 +36,6 @@ Training = tuple[nn.Module, SharpnessAware]
 
 
 class Case(NamedTuple):
-    """A training."""
-
     kind: str
     method: str
     base: str
@@ -65,25 +55,7 @@ CASES = [
 
 
 # -- a training -----------------------------------------------------------------------------------
-
-
-def sharded(model: nn.Sequential) -> nn.Module:
-    """Each layer by itself, and the root."""
-    for layer in model:
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer)
-    return fully_shard(model)
-
-
-KINDS: dict[str, Callable[[nn.Sequential], nn.Module]] = {
-    "fsdp": sharded,
-    "ddp": DistributedDataParallel,
-    "whole": lambda model: model,
-}
-
-
 def start(case: Case, kind: str | None = None) -> Training:
-    """A model of a case's kind, or of another, and its optimizer."""
     model = KINDS[kind or case.kind](network())
     return model, METHODS[case.method](BASES[case.base](model.parameters()), model=model)
 
@@ -107,29 +79,20 @@ def ranks() -> bool:
 
 
 def save(training: Training, folder: Path, options: StateDictOptions) -> None:
-    """As the documents of torch do."""
-    model, opt = get_state_dict(*training, options=options)
+    model, opt = dcp_state.get_state_dict(*training, options=options)
     dcp.save({"model": model, "opt": opt}, checkpoint_id=folder, no_dist=not ranks())
 
 
 def load(training: Training, folder: Path, options: StateDictOptions) -> None:
-    """As the documents of torch do."""
-    model, opt = get_state_dict(*training, options=options)
+    model, opt = dcp_state.get_state_dict(*training, options=options)
     found = {"model": model, "opt": opt}
     dcp.load(found, checkpoint_id=folder, no_dist=not ranks())
-    set_state_dict(
-        *training,
-        model_state_dict=found["model"],
-        optim_state_dict=found["opt"],
-        options=options,
-    )
+    states = {"model_state_dict": found["model"], "optim_state_dict": found["opt"]}
+    dcp_state.set_state_dict(*training, **states, options=options)
 
 
 # -- what a training holds ------------------------------------------------------------------------
-
-
 def whole(value: Any) -> Any:
-    """Shards put together; a copy of what is whole."""
     value = value.full_tensor() if hasattr(value, "full_tensor") else value
     return value.detach().clone() if isinstance(value, Tensor) else value
 
@@ -141,7 +104,7 @@ def everything(training: Training) -> dict[str, Any]:
     for name, p in model.named_parameters():
         name = name.removeprefix("module.")
         found[name] = whole(p)
-        shown = {**opt.base.state.get(p, {}), **opt._memories.get(p, {})}
+        shown = {**opt.base.state.get(p, {}), **opt._vectors.get(p, {})}
         found.update({f"{name}, {key}": whole(value) for key, value in shown.items()})
     group = opt.param_groups[0]
     return {**found, **{key: value for key, value in group.items() if key != "params"}}
@@ -165,17 +128,15 @@ def compared(found: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Any]
 
 def slopes_like_their_parameters(opt: SharpnessAware) -> bool:
     """Whether every vector that we remember is cut like its parameter."""
-    return bool(opt._memories) and all(
+    return bool(opt._vectors) and all(
         (vector.device_mesh, vector.placements, vector.to_local().shape)
         == (p.device_mesh, p.placements, p.to_local().shape)
-        for p, vectors in opt._memories.items()
+        for p, vectors in opt._vectors.items()
         for vector in vectors.values()
     )
 
 
 # -- the jobs -------------------------------------------------------------------------------------
-
-
 def unbroken_and_saving(case: Case, folder: Path) -> dict[str, Any]:
     """Trains once without saving, which is the end that is wanted, and once with all the saves."""
     twin, ours = start(case), start(case)
@@ -186,57 +147,57 @@ def unbroken_and_saving(case: Case, folder: Path) -> dict[str, Any]:
     for first, last in zip(STOPS, (*STOPS[1:], END), strict=True):
         save(ours, folder / f"{case.name} {first}", case.layout)
         go_on(ours, range(first, last))
-    told = compared(everything(ours), end)
+    result = compared(everything(ours), end)
     if case.kind == "fsdp" and case.method != "SAM":
-        told["cut alike"] = slopes_like_their_parameters(ours[1])
-    return told
+        result["cut alike"] = slopes_like_their_parameters(ours[1])
+    return result
 
 
 def resumed(case: Case, stop: int, folder: Path, kind: str | None = None) -> dict[str, Any]:
-    """Loads what was saved after some steps and goes on to the end."""
     end = torch.load(folder / f"{case.name}.pt", weights_only=True)
     training = start(case, kind)
     load(training, folder / f"{case.name} {stop}", case.layout)
     go_on(training, range(stop, END))
-    told = compared(everything(training), end)
+    result = compared(everything(training), end)
     if (kind or case.kind) == "fsdp" and case.method != "SAM":
-        told["cut alike"] = slopes_like_their_parameters(training[1])
-    return told
+        result["cut alike"] = slopes_like_their_parameters(training[1])
+    return result
+
+
+def resumptions(cases: list[tuple[Case, int]], folder: Path, kind: Any = None) -> dict[str, Any]:
+    return {
+        f"{case.name} {stop}": partial(
+            resumed, case, stop, folder, OTHER[case.kind] if kind == "other" else kind
+        )
+        for case, stop in cases
+    }
 
 
 OTHER = {"fsdp": "ddp", "ddp": "fsdp"}
+RESUMED = list(product(CASES, STOPS))
+"""Every case at every stop: what as many ranks go on with as have saved."""
+ELSEWHERE = [
+    (case, stop) for case, stop in RESUMED if THOROUGH or (case.method == "VaSSO" and stop == 1)
+]
+"""What one rank and a plain process go on with."""
+CHANGED = [
+    (case, stop) for case, stop in RESUMED if case.method == "VaSSO" and (THOROUGH or stop == 1)
+]
+"""What shards and replicas hand over to each other."""
 JOBS: dict[str, Callable[[Path], dict[str, Callable[[], Any]]]] = {
     "save": lambda folder: {
         case.name: partial(unbroken_and_saving, case, folder) for case in CASES
     },
-    "load": lambda folder: {
-        f"{case.name} {stop}": partial(resumed, case, stop, folder)
-        for case in CASES
-        for stop in STOPS
-    },
-    "change": lambda folder: {
-        f"{case.name} {stop}": partial(resumed, case, stop, folder, OTHER[case.kind])
-        for case in CASES
-        for stop in STOPS
-        if case.method == "VaSSO"
-    },
-    "alone": lambda folder: {
-        f"{case.name} {stop}": partial(resumed, case, stop, folder, "whole")
-        for case in CASES
-        for stop in STOPS
-    },
+    "load": partial(resumptions, RESUMED),
+    "load on one": partial(resumptions, ELSEWHERE),
+    "change": partial(resumptions, CHANGED, kind="other"),
+    "alone": partial(resumptions, ELSEWHERE, kind="whole"),
 }
 
 
-def main(job: str, folder: Path, out: Path) -> None:
-    """Does a job; the one of a plain process has no ranks."""
-    cases = JOBS[job](folder)
+def main(job: str, folder: str) -> None:
+    cases, out = JOBS[job](Path(folder)), Path(folder, f"{job}.json")
     if job != "alone":
-        run(cases, out)
-        leave()
-    torch.set_num_threads(1)
-    out.write_text(json.dumps({name: case() for name, case in cases.items()}))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+        run_cases(cases, out)
+    else:
+        out.write_text(json.dumps({name: case() for name, case in cases.items()}))

@@ -1,8 +1,8 @@
 """DDP: two ranks with half of the batch each against one process with all of it."""
 
-from __future__ import annotations
-
+from contextlib import nullcontext
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from torch.amp import GradScaler
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.distributed.runs import BASES, METHODS, batch, flat, network, train
-from vasso import AESAM, SAM, SSSAM, Ema, LookSAM, SharpnessAware, VaSSO
-from vasso.plans import Chunks, Samples
+from tests.distributed.runs import BASES, KINDS, METHODS, STEPS, batch, flat, network, train
+from vasso import AESAM, SSSAM, Ema, FromGap, HalfSAM, LookSAM, SharpnessAware, VaSSO
+from vasso.parts.plans import Chunks, Samples, drawn
 
 
 def here() -> dict[str, int]:
@@ -22,17 +22,15 @@ def here() -> dict[str, int]:
 
 
 def apart(x: Tensor) -> float:
-    """How much the ranks differ."""
     found = [torch.empty_like(x) for _ in range(dist.get_world_size())]
     dist.all_gather(found, x.contiguous())
     return max((x - other).abs().max().item() for other in found)
 
 
 def outcome(opt: Any, model: nn.Module, twin: nn.Module | None = None) -> dict[str, Any]:
-    """What a test wants to know of a run."""
     w = flat(model.parameters())
-    slopes = [v for entry in opt._memories.values() for v in entry.values()]
-    told = {
+    slopes = [v for entry in opt._vectors.values() for v in entry.values()]
+    result = {
         "apart": apart(w),
         "slopes apart": apart(flat(slopes)) if slopes else 0.0,
         "finite": bool(w.isfinite().all()),
@@ -41,44 +39,38 @@ def outcome(opt: Any, model: nn.Module, twin: nn.Module | None = None) -> dict[s
         "steps": opt.param_groups[0]["vasso_step"],
     }
     if twin is not None:
-        told["gap"] = (w - flat(twin.parameters())).abs().max().item()
-    return told
+        result["gap"] = (w - flat(twin.parameters())).abs().max().item()
+    return result
 
 
-def alone(method: str, base: str) -> nn.Module:
-    model = network()
-    train(METHODS[method](BASES[base](model.parameters()), model=model), model)
-    return model
+def as_one_process(
+    make: Any, base: str = "momentum", way: str = "closure", kind: str = "ddp", **given: Any
+) -> dict[str, Any]:
+    """Ranks against one process that restores by copies; `given` is for the model."""
+    steps, restore = given.pop("steps", STEPS), given.pop("restore", "copy")
+    twin, model = network(), KINDS[kind](network(), **given)
+    theirs = make(BASES[base](twin.parameters()), model=twin)
+    train(theirs, twin, steps=steps)
+    opt = make(BASES[base](model.parameters()), model=model, restore=restore)
+    train(opt, model, steps=steps, way=way, **here())
+    costs = {"twin's cost": theirs.cost, "costs apart": apart(torch.tensor([opt.cost]))}
+    return {**outcome(opt, model, twin), **costs}
 
 
-def as_one_process(method: str, base: str, way: str, **options: Any) -> dict[str, Any]:
-    model = DistributedDataParallel(network(), **options)
-    opt = METHODS[method](BASES[base](model.parameters()), model=model)
-    train(opt, model, way=way, **here())
-    return outcome(opt, model, alone(method, base))
+def vasso(kind: str = "ddp", **options: Any) -> tuple[nn.Module, VaSSO]:
+    model = KINDS[kind](network())
+    return model, VaSSO(BASES["momentum"](model.parameters()), rho=0.1, model=model, **options)
 
 
-def recompute_with_bucket_views() -> dict[str, Any]:
-    twin = network()
-    train(SAM(BASES["momentum"](twin.parameters()), rho=0.1), twin)
-    model = DistributedDataParallel(network(), gradient_as_bucket_view=True)
-    opt = SAM(BASES["momentum"](model.parameters()), rho=0.1, restore="recompute")
-    train(opt, model, **here())
-    return outcome(opt, model, twin)
-
-
-def spoilt_on_one_rank(number: int, sync: str) -> dict[str, Any]:
-    """Rank 1's loss is infinite in one pass of the third step."""
-    model = DistributedDataParallel(network())
-    opt = VaSSO(BASES["momentum"](model.parameters()), rho=0.1, model=model, sync=sync)
+def spoilt_on_one_rank(number: int, kind: str = "ddp", **options: Any) -> dict[str, Any]:
+    model, opt = vasso(kind, **options)
     bad = dist.get_rank() == 1
     train(opt, model, steps=6, spoilt=lambda t, n: bad and t == 2 and n == number, **here())
     return outcome(opt, model)
 
 
 def overflow_on_one_rank(number: int, sync: str) -> dict[str, Any]:
-    model, scaler = DistributedDataParallel(network()), GradScaler("cpu", init_scale=2.0**10)
-    opt = VaSSO(BASES["momentum"](model.parameters()), rho=0.1, model=model, sync=sync)
+    (model, opt), scaler = vasso(sync=sync), GradScaler("cpu", init_scale=2.0**10)
     for t in range(4):
         x, y = batch(t, **here())
         calls = iter(range(9))
@@ -108,7 +100,6 @@ class Forked(nn.Module):
 
 
 def uneven_gradients(method: str, sync: str) -> dict[str, Any]:
-    """Rank 1 never uses one branch, and in some steps nobody does."""
     torch.manual_seed(0)
     model = DistributedDataParallel(Forked(), find_unused_parameters=True)
     options = {"sync": sync} if sync == "local" else {}
@@ -126,16 +117,8 @@ def uneven_gradients(method: str, sync: str) -> dict[str, Any]:
     return outcome(opt, model)
 
 
-def in_step(make: Any) -> dict[str, Any]:
-    """Policies that toss coins or look at gradients decide alike on all ranks."""
-    twin = network()
-    theirs = make(BASES["momentum"](twin.parameters()))
-    train(theirs, twin, steps=24)
-    model = DistributedDataParallel(network())
-    opt = make(BASES["momentum"](model.parameters()))
-    train(opt, model, steps=24, **here())
-    told = outcome(opt, model, twin)
-    return {**told, "twin's cost": theirs.cost, "costs apart": apart(torch.tensor([opt.cost]))}
+def samples(opt: SharpnessAware, model: nn.Module, data: Any) -> Samples:
+    return Samples(opt.zero_grad, lambda x, y: cross_entropy(model(x), y, reduction="none"), *data)
 
 
 def local_is_chunks(theta: float, way: str, base: str) -> dict[str, Any]:
@@ -144,25 +127,18 @@ def local_is_chunks(theta: float, way: str, base: str) -> dict[str, Any]:
     theirs = SharpnessAware(
         BASES[base](twin.parameters()), rho=0.1, direction=Ema(theta), plan=Chunks(16)
     )
-    for t in range(50):
-        theirs.step(
-            Samples(
-                theirs.zero_grad,
-                lambda x, y: cross_entropy(twin(x), y, reduction="none"),
-                *batch(t),
-            )
-        )
+    for t in range(STEPS):
+        theirs.step(samples(theirs, twin, batch(t)))
     model = DistributedDataParallel(network())
     opt = VaSSO(BASES[base](model.parameters()), rho=0.1, theta=theta, model=model, sync="local")
-    if way == "closure":
-        train(opt, model, **here())
-    else:
-        train_locally(opt, model)
+    train_locally(opt, model, way)
     return outcome(opt, model, twin)
 
 
-def train_locally(opt: Any, model: DistributedDataParallel) -> None:
-    for t in range(50):
+def train_locally(opt: Any, model: DistributedDataParallel, way: str) -> None:
+    if way == "closure":
+        return train(opt, model, **here())
+    for t in range(STEPS):
         x, y = batch(t, **here())
         with model.no_sync():  # forward and backward
             cross_entropy(model(x), y).backward()
@@ -173,36 +149,71 @@ def train_locally(opt: Any, model: DistributedDataParallel) -> None:
         opt.zero_grad()
 
 
+def steered(base: Any, *, model: nn.Module, **options: Any) -> VaSSO:
+    """VaSSO whose radius follows the gap; held-out data in shares, as the batches are."""
+
+    def validation() -> Tensor:
+        sharded = not isinstance(model, nn.Sequential) or hasattr(model, "reshard")
+        x, y = batch(45, **here()) if sharded else batch(45)
+        return cross_entropy(model(x), y)
+
+    return VaSSO(base, rho=FromGap(validation, total=30), model=model, **options)
+
+
+def follows_the_gap(kind: str) -> dict[str, Any]:
+    """The radius of two ranks is that of one process, after it has moved."""
+    seen: list[VaSSO] = []
+
+    def make(*given: Any, **options: Any) -> VaSSO:
+        seen.append(steered(*given, **options))
+        return seen[-1]
+
+    told = as_one_process(make, kind=kind, steps=15)
+    theirs, ours = (opt.last.radius["rho"] for opt in seen)
+    apart_by = apart(torch.tensor([ours]))
+    return {**told, "rho": ours, "twin's rho": theirs, "radii apart": apart_by}
+
+
+def halves(theta: float) -> dict[str, Any]:
+    """Each rank draws half of its own batch: one process on both halves together."""
+    twin, model = network(), DistributedDataParallel(network())
+    theirs = VaSSO(BASES["momentum"](twin.parameters()), rho=0.1, theta=theta)
+    opt = HalfSAM(BASES["momentum"](model.parameters()), rho=0.1, theta=theta, model=model)
+    differ = 0
+    for t in range(STEPS):
+        x, y = batch(t)
+        rows = [drawn(16, 8, 0, t, rank) for rank in range(2)]
+        differ += not torch.equal(*rows)
+        both = torch.cat([rows[0], 16 + rows[1]])
+        theirs.step(samples(theirs, twin, (x[both], y[both])))
+        opt.step(samples(opt, model, batch(t, **here())))
+    return {**outcome(opt, model, twin), "differ": differ}
+
+
 def local_with_a_policy(way: str) -> dict[str, Any]:
     """A step that does not climb goes down by the mean of the ranks' gradients."""
     model = DistributedDataParallel(network())
     opt = SSSAM(BASES["momentum"](model.parameters()), rho=0.1, model=model, sync="local")
-    if way == "closure":
-        train(opt, model, **here())
-    else:
-        train_locally(opt, model)
+    train_locally(opt, model, way)
     return outcome(opt, model)
 
 
-def accumulated(sync: str) -> dict[str, Any]:
-    """Two micro-batches in a window, all passes but the last of each kind in no_sync."""
-    twin = network()
-    theirs = VaSSO(BASES["momentum"](twin.parameters()), rho=0.1)
-    train(theirs, twin, steps=20)
-    model = DistributedDataParallel(network())
-    opt = VaSSO(BASES["momentum"](model.parameters()), rho=0.1, model=model)
+def accumulated(kind: str) -> dict[str, Any]:
+    """Two micro-batches in a window; all passes but the last of each kind are not reduced."""
+    twin, (model, opt) = network(), vasso(kind)
+    train(VaSSO(BASES["momentum"](twin.parameters()), rho=0.1), twin, steps=20)
+
+    def passes(x: Tensor, y: Tensor) -> None:
+        for last, a, b in zip((False, True), x.split(8), y.split(8), strict=True):
+            if kind == "fsdp":
+                model.set_requires_gradient_sync(last)
+            with model.no_sync() if kind == "ddp" and not last else nullcontext():
+                (cross_entropy(model(a), b) / 2).backward()
+
     for t in range(20):
-        x, y = batch(t, **here())
-        halves = list(zip(x.split(8), y.split(8), strict=True))
-
-        def passes(halves: Any = halves) -> None:
-            with model.no_sync():
-                (cross_entropy(model(halves[0][0]), halves[0][1]) / 2).backward()
-            (cross_entropy(model(halves[1][0]), halves[1][1]) / 2).backward()
-
-        passes()
+        passes(*batch(t, **here()))
         with opt.ascended():
-            passes()
+            passes(*batch(t, **here()))
         opt.step()
         opt.zero_grad()
     return outcome(opt, model, twin)
@@ -236,49 +247,32 @@ def batchnorm() -> dict[str, Any]:
     return {**outcome(opt, model), "batches": int(net[1].num_batches_tracked)}
 
 
+WAYS, SYNCS, NUMBERS = ("closure", "ascended"), ("global", "local"), (0, 1)
+VIEWS = {"gradient_as_bucket_view": True}
+# fmt: off
 CASES = {
-    **{
-        f"global {method} {base} {way}": partial(as_one_process, method, base, way)
-        for method in METHODS
-        for base in BASES
-        for way in ("closure", "ascended")
-    },
-    **{
-        f"bucket views {method} {way}": partial(
-            as_one_process, method, "momentum", way, gradient_as_bucket_view=True
-        )
-        for method in ("SAM", "GSAM", "LookSAM", "V+G")
-        for way in ("closure", "ascended")
-    },
-    "bucket views recompute": recompute_with_bucket_views,
-    "static graph": partial(as_one_process, "VaSSO", "momentum", "closure", static_graph=True),
-    **{
-        f"spoilt {sync} {number}": partial(spoilt_on_one_rank, number, sync)
-        for sync in ("global", "local")
-        for number in (0, 1)
-    },
-    **{
-        f"overflow {sync} {number}": partial(overflow_on_one_rank, number, sync)
-        for sync in ("global", "local")
-        for number in (0, 1)
-    },
-    **{
-        f"uneven {sync} {method}": partial(uneven_gradients, method, sync)
-        for sync in ("global", "local")
-        for method in ("SAM", "VaSSO", "ASAM")
-    },
-    "uneven global GSAM": partial(uneven_gradients, "GSAM", "global"),
-    "in step SSSAM": partial(in_step, partial(SSSAM, rho=0.1)),
-    "in step AESAM": partial(in_step, partial(AESAM, rho=0.1, total=24)),
-    "in step LookSAM": partial(in_step, partial(LookSAM, rho=0.1, k=3)),
-    **{
-        f"local {theta} {way} {base}": partial(local_is_chunks, theta, way, base)
-        for theta in (1.0, 0.4)
-        for way in ("closure", "ascended")
-        for base in BASES
-    },
-    **{f"local policy {way}": partial(local_with_a_policy, way) for way in ("closure", "ascended")},
-    "accumulated": partial(accumulated, "global"),
+    **{f"global {method} {base} {way}": partial(as_one_process, METHODS[method], base,
+        way) for method, base, way in product(METHODS, BASES, WAYS)},
+    **{f"bucket views {method} {way}": partial(as_one_process, METHODS[method], way=way,
+        **VIEWS) for method, way in product(("SAM", "GSAM", "LookSAM", "V+G"), WAYS)},
+    "bucket views recompute": partial(as_one_process, METHODS["SAM"], restore="recompute", **VIEWS),
+    "static graph": partial(as_one_process, METHODS["VaSSO"], static_graph=True),
+    **{f"spoilt {sync} {number}": partial(spoilt_on_one_rank, number, sync=sync) for sync,
+        number in product(SYNCS, NUMBERS)},
+    **{f"overflow {sync} {number}": partial(overflow_on_one_rank, number, sync) for sync,
+        number in product(SYNCS, NUMBERS)},
+    **{f"uneven {sync} {method}": partial(uneven_gradients, method, sync) for sync,
+        method in [*product(SYNCS, ("SAM", "VaSSO", "ASAM")), ("global", "GSAM")]},
+    "in step SSSAM": partial(as_one_process, partial(SSSAM, rho=0.1), steps=24),
+    "in step AESAM": partial(as_one_process, partial(AESAM, rho=0.1, total=24), steps=24),
+    "in step LookSAM": partial(as_one_process, partial(LookSAM, rho=0.1, k=3), steps=24),
+    **{f"local {theta} {way} {base}": partial(local_is_chunks, theta, way, base) for theta, way,
+        base in product((1.0, 0.4), WAYS, BASES)},
+    **{f"local policy {way}": partial(local_with_a_policy, way) for way in WAYS},
+    "accumulated": partial(accumulated, "ddp"),
     "by micro-batch": by_micro_batch,
+    "follows the gap": partial(follows_the_gap, "ddp"),
+    **{f"halves {theta}": partial(halves, theta) for theta in (1.0, 0.4)},
     "batchnorm": batchnorm,
 }
+# fmt: on

@@ -1,38 +1,19 @@
 """FSDP2: weights, gradients and slopes in shards against one process that has them whole."""
 
-from __future__ import annotations
-
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
-from tests.distributed.ddp import here, outcome
-from tests.distributed.runs import BASES, METHODS, batch, flat, network, train
-from vasso import SAM, Method, Samples, SharpnessAware, VaSSO, methods
-
-
-def sharded(model: nn.Module, **options: Any) -> nn.Module:
-    """Each layer by itself, and the root."""
-    for layer in model:
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer, **options)
-    fully_shard(model, **options)
-    return model
-
-
-def as_one_process(method: str, base: str, way: str) -> dict[str, Any]:
-    twin = network()
-    train(METHODS[method](BASES[base](twin.parameters()), model=twin), twin)
-    model = sharded(network())
-    opt = METHODS[method](BASES[base](model.parameters()), model=model)
-    train(opt, model, way=way, **here())
-    return outcome(opt, model, twin)
+from tests.distributed import ddp
+from tests.distributed.runs import BASES, KINDS, METHODS, batch, flat, network, sharded, train
+from tests.support import THOROUGH
+from vasso import SAM, SAMON, Method, Samples, VaSSO, methods
 
 
 def empty_shards() -> dict[str, Any]:
@@ -43,29 +24,11 @@ def empty_shards() -> dict[str, Any]:
     return {"smallest": int(sizes)}
 
 
-def recompute() -> dict[str, Any]:
-    twin = network()
-    train(VaSSO(BASES["momentum"](twin.parameters()), rho=0.1), twin)
-    model = sharded(network())
-    opt = VaSSO(BASES["momentum"](model.parameters()), rho=0.1, model=model, restore="recompute")
-    train(opt, model, **here())
-    return outcome(opt, model, twin)
-
-
-def spoilt_on_one_rank(number: int) -> dict[str, Any]:
-    model = sharded(network())
-    opt = VaSSO(BASES["momentum"](model.parameters()), rho=0.1, model=model)
-    bad = dist.get_rank() == 1
-    train(opt, model, steps=6, spoilt=lambda t, n: bad and t == 2 and n == number, **here())
-    return outcome(opt, model)
-
-
 def nan_in_one_shard(number: int) -> dict[str, Any]:
     """A single NaN in the gradient of a shard of rank 1, which only that rank can see."""
-    model = sharded(network())
-    opt = VaSSO(BASES["momentum"](model.parameters()), rho=0.1, model=model)
+    model, opt = ddp.vasso("fsdp")
     for t in range(4):
-        x, y = batch(t, **here())
+        x, y = batch(t, **ddp.here())
         calls = iter(range(9))
 
         def closure(x: Tensor = x, y: Tensor = y, t: int = t, calls: Any = calls) -> Tensor:
@@ -77,17 +40,15 @@ def nan_in_one_shard(number: int) -> dict[str, Any]:
             return loss
 
         opt.step(closure)
-    return outcome(opt, model)
+    return ddp.outcome(opt, model)
 
 
 def scaled(number: int | None) -> dict[str, Any]:
-    """A GradScaler, and an overflow on one rank in one pass."""
     twin = network()
     train(VaSSO(BASES["momentum"](twin.parameters()), rho=0.1), twin, steps=4)
-    model, scaler = sharded(network()), GradScaler("cpu", init_scale=2.0**10)
-    opt = VaSSO(BASES["momentum"](model.parameters()), rho=0.1, model=model)
+    (model, opt), scaler = ddp.vasso("fsdp"), GradScaler("cpu", init_scale=2.0**10)
     for t in range(4):
-        x, y = batch(t, **here())
+        x, y = batch(t, **ddp.here())
         bad = dist.get_rank() == 1 and t == 1
         factors = [float("inf") if bad and number == n else 1.0 for n in (0, 1)]
         (scaler.scale(cross_entropy(model(x), y)) * factors[0]).backward()
@@ -97,36 +58,14 @@ def scaled(number: int | None) -> dict[str, Any]:
         scaler.step(opt)
         scaler.update()
         opt.zero_grad()
-    return {**outcome(opt, model, twin), "scale": scaler.get_scale()}
-
-
-def accumulated() -> dict[str, Any]:
-    twin = network()
-    train(VaSSO(BASES["momentum"](twin.parameters()), rho=0.1), twin, steps=10)
-    model = sharded(network())
-    opt = VaSSO(BASES["momentum"](model.parameters()), rho=0.1, model=model)
-    for t in range(10):
-        x, y = batch(t, **here())
-        halves = list(zip(x.split(8), y.split(8), strict=True))
-
-        def passes(halves: Any = halves) -> None:
-            for i, (a, b) in enumerate(halves):
-                model.set_requires_gradient_sync(i == len(halves) - 1)
-                (cross_entropy(model(a), b) / 2).backward()
-
-        passes()
-        with opt.ascended():
-            passes()
-        opt.step()
-        opt.zero_grad()
-    return outcome(opt, model, twin)
+    return {**ddp.outcome(opt, model, twin), "scale": scaler.get_scale()}
 
 
 def looks_in_between(known: bool) -> dict[str, Any]:
     """A forward pass without backward gathers weights; after the climb they are stale."""
     model = sharded(network(), reshard_after_forward=False)
     opt = SAM(BASES["momentum"](model.parameters()), rho=0.5, model=model if known else None)
-    x, y = batch(0, **here())
+    x, y = batch(0, **ddp.here())
     cross_entropy(model(x), y).backward()
     with torch.no_grad():
         model(x)  # a metric, say: it leaves gathered weights behind
@@ -143,10 +82,6 @@ def looks_in_between(known: bool) -> dict[str, Any]:
     return {"gap": abs(above.item() - expected.item())}
 
 
-def samples(opt: SharpnessAware, model: nn.Module, data: Any) -> Samples:
-    return Samples(opt.zero_grad, lambda x, y: cross_entropy(model(x), y, reduction="none"), *data)
-
-
 class Source:
     """All data of the test, as far as they go."""
 
@@ -155,7 +90,7 @@ class Source:
         self.opt: Any = None
 
     def full(self) -> Samples:
-        return samples(self.opt, self.model, batch(0, **self.where))
+        return ddp.samples(self.opt, self.model, batch(0, **self.where))
 
     def fresh(self) -> Samples:
         raise AssertionError
@@ -171,20 +106,45 @@ def trained(method: Method, model: nn.Module, **where: int) -> Any:
     for t in range(6):
         other = {}
         if "other batch" in method.needs:
-            other["ascent_closure"] = samples(opt, model, batch(t + 20, **where))
-        opt.step(samples(opt, model, batch(t, **where)), **other)
+            other["ascent_closure"] = ddp.samples(opt, model, batch(t + 20, **where))
+        opt.step(ddp.samples(opt, model, batch(t, **where)), **other)
     return opt
 
 
 def of_the_catalogue(name: str) -> dict[str, Any]:
     """Six steps of any preset; those that choose samples choose others on each rank."""
     method, twin, model = methods()[name], network(), sharded(network())
-    theirs, ours = trained(method, twin), trained(method, model, **here())
-    return {**outcome(ours, model, twin), "twin's cost": theirs.cost}
+    theirs, ours = trained(method, twin), trained(method, model, **ddp.here())
+    return {**ddp.outcome(ours, model, twin), "twin's cost": theirs.cost}
+
+
+def normalised() -> nn.Sequential:
+    """Its normalisation layer is the only one that SAM-ON perturbs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        layers = [nn.Linear(64, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 10)]
+        return nn.Sequential(*layers).double()
+
+
+def normalisation(kind: str, **options: Any) -> dict[str, Any]:
+    """VaSSO-ON, whose pass at w leaves out the gradients of the linear layers where it can."""
+    twin, model = normalised(), KINDS[kind](normalised())
+    theirs = SAMON(BASES["momentum"](twin.parameters()), theta=0.4, model=twin)
+    train(theirs, twin, steps=4)
+    opt = SAMON(BASES["momentum"](model.parameters()), theta=0.4, model=model, **options)
+    layer = model.module[0] if kind == "ddp" else model[0]
+    seen = []
+
+    def look(module: nn.Module, args: Any, output: Any) -> None:
+        seen.append(module.weight.requires_grad)
+
+    layer.register_forward_hook(look)
+    train(opt, model, steps=4, **ddp.here())
+    slopes = sum(len(entry) for entry in opt._vectors.values())
+    return {**ddp.outcome(opt, model, twin), "wanted": seen, "tensors with a slope": slopes}
 
 
 def bfloat16() -> dict[str, Any]:
-    """Shards of eight bits climb by rho, too."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 10)).to(torch.bfloat16)
     opt = SAM(BASES["momentum"](sharded(model).parameters()), rho=0.01, model=model)
@@ -196,7 +156,7 @@ def bfloat16() -> dict[str, Any]:
 
     opt.observe(look)
     for t in range(8):
-        x, y = batch(t, **here())
+        x, y = batch(t, **ddp.here())
         cross_entropy(model(x.bfloat16()).float(), y).backward()
         with opt.ascended():
             cross_entropy(model(x.bfloat16()).float(), y).backward()
@@ -205,21 +165,53 @@ def bfloat16() -> dict[str, Any]:
     return {"projection": sum(found) / len(found)}
 
 
-PRESETS = [name for name, method in methods().items() if method.kind == "preset"]
+def part_classes(name: str) -> set[type]:
+    method = methods()[name]
+    model = network()
+    data = {"data": Source(model)} if "source" in method.needs else {}
+    opt = method.build(BASES["momentum"](model.parameters()), **{**method.example, **data})
+    kinds = ("direction", "geometry", "ascent", "descent", "policy", "plan")
+    return {type(getattr(opt, kind)) for kind in kinds}
+
+
+def chosen(names: list[str]) -> list[str]:
+    """The first preset with each class of a part, from the composed ones on."""
+    seen: set[type] = set()
+    found = []
+    for name in reversed(names):
+        classes = part_classes(name)
+        if classes - seen:
+            found.append(name)
+            seen |= classes
+    return found
+
+
+ELSEWHERE = {"outputs", "head", "second moment", "model"}
+"""What these batches and bases do not have; the plans of outputs take no other path to shards."""
+PRESETS = [
+    name
+    for name, method in methods().items()
+    if method.kind == "preset" and ELSEWHERE.isdisjoint(method.needs)
+]
+CHOSEN = PRESETS if THOROUGH else chosen(PRESETS)
+as_one = partial(ddp.as_one_process, kind="fsdp")
 CASES = {
     "empty": empty_shards,
     **{
-        f"{method} {base} closure": partial(as_one_process, method, base, "closure")
-        for method in METHODS
-        for base in BASES
+        f"{method} {base} closure": partial(as_one, METHODS[method], base)
+        for method, base in product(METHODS, BASES)
     },
-    "V+G momentum ascended": partial(as_one_process, "V+G", "momentum", "ascended"),
-    "recompute": recompute,
-    **{f"spoilt {number}": partial(spoilt_on_one_rank, number) for number in (0, 1)},
+    "V+G momentum ascended": partial(as_one, METHODS["V+G"], way="ascended"),
+    "recompute": partial(as_one, METHODS["VaSSO"], restore="recompute"),
+    **{f"spoilt {number}": partial(ddp.spoilt_on_one_rank, number, "fsdp") for number in (0, 1)},
     **{f"nan {number}": partial(nan_in_one_shard, number) for number in (0, 1)},
     **{f"scaled {number}": partial(scaled, number) for number in (None, 0, 1)},
-    "accumulated": accumulated,
+    "accumulated": partial(ddp.accumulated, "fsdp"),
     **{f"stale {known}": partial(looks_in_between, known) for known in (True, False)},
     "bfloat16": bfloat16,
-    **{f"preset {name}": partial(of_the_catalogue, name) for name in PRESETS},
+    "follows the gap": partial(ddp.follows_the_gap, "fsdp"),
+    "normalisation fsdp": partial(normalisation, "fsdp"),
+    "normalisation ddp": partial(normalisation, "ddp"),
+    "normalisation ddp local": partial(normalisation, "ddp", sync="local"),
+    **{f"preset {name}": partial(of_the_catalogue, name) for name in CHOSEN},
 }

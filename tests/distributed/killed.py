@@ -7,8 +7,6 @@ checkpoint in the folder, if there is one, says each step on its standard output
 `--die` makes it kill itself in a pass or in the middle of writing, for tests that need not wait.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil
@@ -24,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from tests.distributed.worker import leave
+from tests.support.ranks import leave
 from vasso import VaSSO
 
 EVERY, BATCH = 3, 32
@@ -74,7 +72,6 @@ class Training:
         self.scheduler.step()
 
     def die_at(self, place: str, t: int) -> None:
-        """A blow without a warning, on the last rank."""
         if self.die == f"{place}:{t}" and self.rank == self.world - 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -91,7 +88,6 @@ class Training:
 
 
 def whole(tree: Any) -> Any:
-    """Shards put together."""
     if isinstance(tree, dict):
         return {key: whole(value) for key, value in tree.items()}
     return tree.full_tensor() if hasattr(tree, "full_tensor") else tree
@@ -124,7 +120,6 @@ class OneFile:
             new.replace(self.path)
 
     def load(self) -> int:
-        """The step to go on with."""
         if not self.path.exists():
             return 0
         now, saved = self.training, torch.load(self.path, weights_only=True)
@@ -184,7 +179,6 @@ class Shards:
 
 
 def main() -> None:
-    """Trains to the end, unless killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=12)

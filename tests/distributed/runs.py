@@ -1,6 +1,4 @@
-"""What one process trains on a whole batch, and two on a half each."""
-
-from __future__ import annotations
+"""The training that one process does on whole batches, and two ranks on a half of each."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,13 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
-from tests.problems import digits
+from tests.support import THOROUGH
+from tests.support.compare import digits
 from vasso import ASAM, GSAM, SAM, LookSAM, SharpnessAware, VaSSO
 
-STEPS, BATCH = 50, 32
+STEPS, BATCH = 50 if THOROUGH else 15, 32
 METHODS: dict[str, Callable[..., SharpnessAware]] = {
     "SAM": partial(SAM, rho=0.1),
     "VaSSO": partial(VaSSO, rho=0.1, theta=0.4),
@@ -38,8 +39,21 @@ def network() -> nn.Sequential:
         ).double()
 
 
+def sharded(model: nn.Sequential, **options: Any) -> nn.Module:
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, **options)
+    return fully_shard(model, **options)
+
+
+KINDS: dict[str, Callable[..., nn.Module]] = {
+    "ddp": DistributedDataParallel,
+    "fsdp": sharded,
+    "whole": lambda model: model,
+}
+
+
 def batch(t: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
-    """A rank's share of the batch of a step."""
     x, y = digits()
     first, size = (t * BATCH) % 1600, BATCH // world
     cut = slice(first + rank * size, first + (rank + 1) * size)
@@ -49,8 +63,6 @@ def batch(t: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
 def closure_of(
     opt: Any, model: nn.Module, data: tuple[Tensor, Tensor], factor: Callable[[], float]
 ) -> Callable[[], Tensor]:
-    """A closure over the model; `factor` may spoil its loss."""
-
     def closure() -> Tensor:
         opt.zero_grad()
         loss = cross_entropy(model(data[0]), data[1]) * factor()
@@ -90,6 +102,5 @@ def train(
 
 
 def flat(tensors: Any) -> Tensor:
-    """Whole tensors end to end."""
     whole = [x.full_tensor() if hasattr(x, "full_tensor") else x for x in tensors]
     return torch.cat([x.detach().flatten() for x in whole])

@@ -1,115 +1,75 @@
 """torch's distributed checkpoints: saving changes nothing, and any number of ranks can go on."""
 
-from __future__ import annotations
-
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.distributed.dcp import CASES, END, STOPS, Case
-from tests.distributed.launch import LIMIT, ROOT, torchrun
+from tests.distributed.dcp import CASES, CHANGED, ELSEWHERE, END, RESUMED, Case
+from tests.support.ranks import launch
 
+pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
 BAR = 1e-12
-MODULE = "tests.distributed.dcp"
-EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-STOPPED = pytest.mark.parametrize("stop", STOPS, ids=lambda stop: f"after {stop}")
+Job = Callable[..., dict[str, Any]]
+
+
+def each(pairs: list[tuple[Case, int]]) -> pytest.MarkDecorator:
+    ids = [f"{case.name}-after {stop}" for case, stop in pairs]
+    return pytest.mark.parametrize(("case", "stop"), pairs, ids=ids)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two ranks have saved."""
-    folder = tmp_path_factory.mktemp("dcp")
-    torchrun(MODULE, "save", str(folder), str(folder / "save.json"))
-    return folder
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """Does a job once; two ranks have saved before."""
+    folder, found = tmp_path_factory.mktemp("dcp"), {}
 
+    def do(name: str, ranks: int = 2) -> dict[str, Any]:
+        if name not in found:
+            launch("tests.distributed.dcp:main", name, str(folder), ranks=ranks)
+            found[name] = json.loads((folder / f"{name}.json").read_text())
+        return found[name]
 
-@pytest.fixture(scope="module")
-def saved(folder: Path) -> dict[str, Any]:
-    return read(folder / "save.json")
-
-
-@pytest.fixture(scope="module")
-def on_two(folder: Path) -> dict[str, Any]:
-    torchrun(MODULE, "load", str(folder), str(folder / "two.json"))
-    return read(folder / "two.json")
-
-
-@pytest.fixture(scope="module")
-def on_one(folder: Path) -> dict[str, Any]:
-    torchrun(MODULE, "load", str(folder), str(folder / "one.json"), ranks=1)
-    return read(folder / "one.json")
-
-
-@pytest.fixture(scope="module")
-def changed(folder: Path) -> dict[str, Any]:
-    torchrun(MODULE, "change", str(folder), str(folder / "changed.json"))
-    return read(folder / "changed.json")
-
-
-@pytest.fixture(scope="module")
-def alone(folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", MODULE, "alone", str(folder), str(folder / "alone.json")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return read(folder / "alone.json")
-
-
-def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    do("save")
+    return do
 
 
 def of(found: dict[str, Any], name: str) -> dict[str, Any]:
     """What a case told, where all but the vectors is as it should be."""
-    told = found[name]
-    assert isinstance(told, dict), told
-    assert told["differs"] == []
-    assert told["skipped"] > 0
-    assert told["step"] + told["skipped"] == END
-    assert told.get("cut alike", True), "a slope is not cut like its parameter"
-    return told
+    result = found[name]
+    assert isinstance(result, dict), result
+    assert result["differs"] == []
+    assert result["skipped"] > 0
+    assert result["step"] + result["skipped"] == END
+    assert result.get("cut alike", True), "a slope is not cut like its parameter"
+    return result
 
 
-@EACH
-def test_saving_changes_no_bit_of_a_training(saved: dict[str, Any], case: Case) -> None:
-    assert of(saved, case.name)["gap"] == 0
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_saving_changes_no_bit_of_a_training(job: Job, case: Case) -> None:
+    assert of(job("save"), case.name)["gap"] == 0
 
 
-@STOPPED
-@EACH
-def test_new_ranks_go_on_bit_for_bit(on_two: dict[str, Any], case: Case, stop: int) -> None:
-    assert of(on_two, f"{case.name} {stop}")["gap"] == 0
+@each(RESUMED)
+def test_new_ranks_resume_bit_for_bit(job: Job, case: Case, stop: int) -> None:
+    assert of(job("load"), f"{case.name} {stop}")["gap"] == 0
 
 
-@STOPPED
-@EACH
-def test_one_rank_goes_on(on_one: dict[str, Any], case: Case, stop: int) -> None:
-    assert of(on_one, f"{case.name} {stop}")["gap"] <= BAR
+@each(ELSEWHERE)
+def test_one_rank_resumes(job: Job, case: Case, stop: int) -> None:
+    assert of(job("load on one", ranks=1), f"{case.name} {stop}")["gap"] <= BAR
 
 
-@STOPPED
-@EACH
-def test_a_plain_process_goes_on(alone: dict[str, Any], case: Case, stop: int) -> None:
-    assert of(alone, f"{case.name} {stop}")["gap"] <= BAR
+@each(ELSEWHERE)
+def test_a_plain_process_resumes(job: Job, case: Case, stop: int) -> None:
+    assert of(job("alone", ranks=0), f"{case.name} {stop}")["gap"] <= BAR
 
 
-@STOPPED
-@pytest.mark.parametrize("base", ["momentum", "adamw"])
-@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
-def test_shards_go_on_with_replicas_and_back(
-    changed: dict[str, Any], kind: str, base: str, stop: int
-) -> None:
-    assert of(changed, f"{kind} VaSSO {base} {stop}")["gap"] <= BAR
+@each(CHANGED)
+def test_shards_resume_as_replicas_and_replicas_as_shards(job: Job, case: Case, stop: int) -> None:
+    assert of(job("change"), f"{case.name} {stop}")["gap"] <= BAR
 
 
-def test_the_slopes_of_shards_were_looked_at(saved: dict[str, Any], on_two: dict[str, Any]) -> None:
-    assert sum("cut alike" in told for told in saved.values()) == 6
-    assert sum("cut alike" in told for told in on_two.values()) == 18
+def test_the_slopes_of_shards_are_cut_like_their_parameters(job: Job) -> None:
+    assert sum("cut alike" in result for result in job("save").values()) == 6
+    assert sum("cut alike" in result for result in job("load").values()) == 18

@@ -1,14 +1,13 @@
-"""DDP: one adversary for all ranks, or one for each; nobody waits for ever."""
-
-from __future__ import annotations
+"""DDP: two ranks train as one process does, with one adversary for all ranks or one for each."""
 
 from typing import Any
 
 import pytest
 
-from tests.distributed.launch import results
-from tests.distributed.runs import BASES, METHODS
+from tests.distributed.runs import BASES, METHODS, STEPS
+from tests.support.ranks import results
 
+pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
 BAR = {"momentum": 1e-12, "adamw": 1e-9}
 """float64 over 50 steps; Adam divides rounding by the root of small squares."""
 
@@ -19,12 +18,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def of(found: dict[str, Any], name: str) -> dict[str, Any]:
-    told = found[name]
-    assert isinstance(told, dict), told
-    assert told["apart"] == 0, "replicas drift apart"
-    assert told["slopes apart"] == 0, "slopes drift apart"
-    assert told["finite"]
-    return told
+    result = found[name]
+    assert isinstance(result, dict), result
+    assert result["apart"] == 0, "replicas drift apart"
+    assert result["slopes apart"] == 0, "slopes drift apart"
+    assert result["finite"]
+    return result
 
 
 @pytest.mark.parametrize("way", ["closure", "ascended"])
@@ -36,9 +35,7 @@ def test_two_ranks_are_one_process(found: dict[str, Any], method: str, base: str
 
 @pytest.mark.parametrize("way", ["closure", "ascended"])
 @pytest.mark.parametrize("method", ["SAM", "GSAM", "LookSAM", "V+G"])
-def test_gradients_that_are_views_of_buckets_are_not_lost(
-    found: dict[str, Any], method: str, way: str
-) -> None:
+def test_views_of_buckets_are_not_lost(found: dict[str, Any], method: str, way: str) -> None:
     assert of(found, f"bucket views {method} {way}")["gap"] <= 1e-12
 
 
@@ -47,37 +44,29 @@ def test_other_forms_are_one_process_too(found: dict[str, Any], name: str) -> No
     assert of(found, name)["gap"] <= 1e-12
 
 
-def test_an_adversary_for_each_micro_batch_keeps_the_sum_from_the_buckets(
-    found: dict[str, Any],
-) -> None:
+def test_micro_batches_keep_the_sum_from_the_buckets(found: dict[str, Any]) -> None:
     assert of(found, "by micro-batch")["gap"] == 0
 
 
 @pytest.mark.parametrize("way", ["closure", "ascended"])
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("theta", [1.0, 0.4])
-def test_local_adversaries_are_m_sam_in_chunks(
-    found: dict[str, Any], theta: float, base: str, way: str
-) -> None:
+def test_local_is_m_sam(found: dict[str, Any], theta: float, base: str, way: str) -> None:
     assert of(found, f"local {theta} {way} {base}")["gap"] <= BAR[base]
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["first pass", "second pass"])
 @pytest.mark.parametrize("sync", ["global", "local"])
-def test_an_infinite_loss_on_one_rank_makes_all_skip(
-    found: dict[str, Any], sync: str, number: int
-) -> None:
-    told = of(found, f"spoilt {sync} {number}")
-    assert (told["skipped"], told["steps"]) == (1, 5)
+def test_an_infinite_loss_makes_all_skip(found: dict[str, Any], sync: str, number: int) -> None:
+    result = of(found, f"spoilt {sync} {number}")
+    assert (result["skipped"], result["steps"]) == (1, 5)
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["first pass", "second pass"])
 @pytest.mark.parametrize("sync", ["global", "local"])
-def test_an_overflow_on_one_rank_lowers_the_scale_of_all(
-    found: dict[str, Any], sync: str, number: int
-) -> None:
-    told = of(found, f"overflow {sync} {number}")
-    assert (told["skipped"], told["scale"], told["scales apart"]) == (1, 2.0**9, 0.0)
+def test_an_overflow_lowers_the_scale_of_all(found: dict[str, Any], sync: str, number: int) -> None:
+    result = of(found, f"overflow {sync} {number}")
+    assert (result["skipped"], result["scale"], result["scales apart"]) == (1, 2.0**9, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -91,16 +80,36 @@ def test_missing_gradients_keep_ranks_together(found: dict[str, Any], name: str)
 
 @pytest.mark.parametrize("method", ["SSSAM", "AESAM", "LookSAM"])
 def test_policies_are_in_step(found: dict[str, Any], method: str) -> None:
-    told = of(found, f"in step {method}")
-    assert told["gap"] <= 1e-12
-    assert told["cost"] == told["twin's cost"] < 48
-    assert told["costs apart"] == 0
+    result = of(found, f"in step {method}")
+    assert result["gap"] <= 1e-12
+    assert result["cost"] == result["twin's cost"] < 48
+    assert result["costs apart"] == 0
 
 
 @pytest.mark.parametrize("way", ["closure", "ascended"])
 def test_a_local_step_without_a_climb_reduces_its_gradient(found: dict[str, Any], way: str) -> None:
-    assert 50 < of(found, f"local policy {way}")["cost"] < 100
+    assert STEPS < of(found, f"local policy {way}")["cost"] < 2 * STEPS
 
 
 def test_batchnorm_counts_each_step_once(found: dict[str, Any]) -> None:
     assert of(found, "batchnorm")["batches"] == 7
+
+
+def check_radius(told: dict[str, Any]) -> None:
+    assert told["gap"] <= 1e-12
+    assert told["rho"] == pytest.approx(told["twin's rho"], rel=1e-12)
+    assert told["radii apart"] == 0
+    assert abs(told["rho"] / 0.05 - 1) > 0.5  # it has moved
+    assert told["costs apart"] == 0
+
+
+def test_a_radius_that_sets_itself_is_that_of_one_process(found: dict[str, Any]) -> None:
+    check_radius(of(found, "follows the gap"))
+
+
+@pytest.mark.parametrize("theta", [1.0, 0.4])
+def test_halves_of_two_ranks_are_one_batch(found: dict[str, Any], theta: float) -> None:
+    told = of(found, f"halves {theta}")
+    assert told["gap"] <= 1e-12
+    assert told["cost"] == STEPS
+    assert told["differ"] == STEPS

@@ -1,21 +1,21 @@
 """FSDP2: weights, gradients and slopes in shards, and the same numbers as in one process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
-from tests.distributed.launch import results
+from tests.distributed.fsdp import CHOSEN, PRESETS, part_classes
 from tests.distributed.runs import BASES, METHODS
-from tests.distributed.test_ddp import BAR, of
-from vasso import methods
+from tests.distributed.test_ddp import BAR, check_radius, of
+from tests.support.ranks import results
 
-PRESETS = {name: method for name, method in methods().items() if method.kind == "preset"}
+pytestmark = [pytest.mark.ranks, pytest.mark.thorough]
 BY_SAMPLE = {
     "m-SAM (chunks)",
     "VaSSO+m-SAM",
     "m-SAM (subsample)",
+    "Half-SAM",
+    "Half-VaSSO",
     "ESAM",
     "Sparse SAM (Fisher)",
 }
@@ -46,16 +46,14 @@ def test_other_forms_are_one_process_too(found: dict[str, Any], name: str) -> No
 
 @pytest.mark.parametrize("number", [0, 1], ids=["first pass", "second pass"])
 @pytest.mark.parametrize("what", ["spoilt", "nan"])
-def test_trouble_on_one_rank_or_in_one_shard_makes_all_skip(
-    found: dict[str, Any], what: str, number: int
-) -> None:
+def test_trouble_in_one_shard_makes_all_skip(found: dict[str, Any], what: str, number: int) -> None:
     assert of(found, f"{what} {number}")["skipped"] == 1
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["first pass", "second pass"])
 def test_an_overflow_on_one_rank_lowers_the_scale(found: dict[str, Any], number: int) -> None:
-    told = of(found, f"scaled {number}")
-    assert (told["skipped"], told["scale"]) == (1, 2.0**9)
+    result = of(found, f"scaled {number}")
+    assert (result["skipped"], result["scale"]) == (1, 2.0**9)
 
 
 def test_weights_that_a_look_has_gathered_are_gathered_anew_above(found: dict[str, Any]) -> None:
@@ -63,13 +61,33 @@ def test_weights_that_a_look_has_gathered_are_gathered_anew_above(found: dict[st
     assert found["stale False"]["gap"] > 1e-2  # the trap: without model= nobody can reshard
 
 
+def test_a_radius_that_sets_itself_is_that_of_one_process(found: dict[str, Any]) -> None:
+    check_radius(of(found, "follows the gap"))
+
+
 def test_shards_of_eight_bits_climb_by_rho(found: dict[str, Any]) -> None:
     assert found["bfloat16"]["projection"] == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_runs_in_shards(found: dict[str, Any], name: str) -> None:
-    told = of(found, f"preset {name}")
+def test_every_class_of_a_part_is_tried() -> None:
+    classes = [set().union(*map(part_classes, names)) for names in (PRESETS, CHOSEN)]
+    assert classes[0] == classes[1]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_every_part_runs_in_shards(found: dict[str, Any], name: str) -> None:
+    result = of(found, f"preset {name}")
     if name not in BY_SAMPLE:
-        assert told["gap"] <= 1e-12
-        assert told["cost"] == told["twin's cost"]
+        assert result["gap"] <= 1e-12
+        assert result["cost"] == result["twin's cost"]
+
+
+@pytest.mark.parametrize(("kind", "at_w"), [("fsdp", False), ("ddp", True), ("ddp local", False)])
+def test_what_nobody_reads_is_left_out_where_ranks_do_not_wait_for_it(
+    found: dict[str, Any], kind: str, at_w: bool
+) -> None:
+    result = of(found, f"normalisation {kind}")
+    assert result["wanted"] == [at_w, True] * 4
+    assert result["tensors with a slope"] == 2
+    if kind != "ddp local":  # whose perturbation is that of half a batch
+        assert result["gap"] <= 1e-12

@@ -1,7 +1,5 @@
 """A training that is killed and started again ends where an unbroken one ends, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -17,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed.launch import LIMIT, ROOT
 from tests.faults import assert_same_tree
-from tests.problems import digits
+from tests.support.compare import digits
+from tests.support.ranks import ENVIRONMENT, LIMIT, ROOT
 
+pytestmark = pytest.mark.ranks
 SCRIPT = "tests.distributed.killed"
 Ranks = dict[int, int]
 """The process of each rank."""
@@ -33,7 +32,6 @@ def _digits(tmp_path: Path) -> None:
 
 
 def command(ranks: int, *arguments: str) -> list[str]:
-    """The script in one process, or under torchrun."""
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     start = [sys.executable, "-m", *(launcher if ranks > 1 else [])]
     return [*start, *(["-m"] if ranks > 1 else []), SCRIPT, *arguments]
@@ -43,13 +41,12 @@ def command(ranks: int, *arguments: str) -> list[str]:
 def launched(folder: Path, ranks: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A job under way; what it complains of is appended to the folder's log."""
     folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with (
         (folder / "log").open("a") as log,
         subprocess.Popen(
             command(ranks, str(folder), *arguments),
             cwd=ROOT,
-            env=environment,
+            env=ENVIRONMENT,
             text=True,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -72,9 +69,6 @@ def end(folder: Path) -> Any:
     return torch.load(folder / "end.pt", weights_only=True)
 
 
-# -- blows at known places ------------------------------------------------------------------------
-
-
 def test_a_blow_in_a_pass_and_one_while_writing_change_no_bit(tmp_path: Path) -> None:
     run(tmp_path / "unbroken")
     for die in ("second pass:4", "write:9"):
@@ -84,7 +78,13 @@ def test_a_blow_in_a_pass_and_one_while_writing_change_no_bit(tmp_path: Path) ->
     assert_same_tree(end(tmp_path / "broken"), end(tmp_path / "unbroken"))
 
 
-@pytest.mark.parametrize("form", [[], ["--shards"]], ids=["replicas", "shards"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param([], id="replicas"),
+        pytest.param(["--shards"], id="shards", marks=pytest.mark.slow),
+    ],
+)
 def test_the_death_of_one_rank_in_a_climb_changes_no_bit(tmp_path: Path, form: list[str]) -> None:
     run(tmp_path / "unbroken", *form, ranks=2)
     run(tmp_path / "broken", *form, "--die", "second pass:4", ranks=2, code=1)
@@ -93,18 +93,15 @@ def test_the_death_of_one_rank_in_a_climb_changes_no_bit(tmp_path: Path, form: l
     assert_same_tree(end(tmp_path / "broken"), end(tmp_path / "unbroken"))
 
 
-# -- blows at random instants ---------------------------------------------------------------------
-
-
 def watched(job: subprocess.Popen[str], steps: int, ranks: int) -> Ranks:
     """The processes of the ranks, once each has said so many steps."""
     assert job.stdout is not None
     said: dict[int, int] = {}
     found: Ranks = {}
     for line in job.stdout:
-        if told := re.fullmatch(r"rank (\d+) pid (\d+) step \d+\n", line):
-            rank = int(told[1])
-            found[rank], said[rank] = int(told[2]), said.get(rank, 0) + 1
+        if match := re.fullmatch(r"rank (\d+) pid (\d+) step \d+\n", line):
+            rank = int(match[1])
+            found[rank], said[rank] = int(match[2]), said.get(rank, 0) + 1
             if len(said) == ranks and min(said.values()) >= steps:
                 return found
     raise AssertionError(f"the job ended by itself, with code {job.wait()}")

@@ -1,7 +1,5 @@
 """What the tests of Lightning train, and how they compare it with the loop by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -48,8 +46,6 @@ class Module(LightningModule):
 
 
 class Kept(Logger):
-    """Keeps what is logged."""
-
     name, version = "kept", 0
 
     def __init__(self) -> None:
@@ -82,7 +78,6 @@ def fit(module: LightningModule, host: Trainer, data: DataLoader[Any] | None = N
 
 
 def settings_of(hand: ByHand) -> dict[str, Any]:
-    """What a Trainer is told to do what the loop does."""
     found: dict[str, Any] = {
         "max_epochs": hand.epochs,
         "accumulate_grad_batches": hand.accumulate,
@@ -94,17 +89,6 @@ def settings_of(hand: ByHand) -> dict[str, Any]:
     elif hand.autocast is not None:
         found["precision"] = "bf16-mixed"
     return found
-
-
-def assert_same_state(ours: SharpnessAware, theirs: SharpnessAware) -> None:
-    a, b = ours.state_dict(), theirs.state_dict()
-    assert a["param_groups"] == b["param_groups"]
-    torch.testing.assert_close(a["state"], b["state"], rtol=0, atol=0, equal_nan=True)
-
-
-def half(scale: float = 2.0**10, **settings: Any) -> ByHand:
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
-    return ByHand(autocast=torch.float16, scaler=scaler, **settings)
 
 
 def momentum_sam(model: nn.Module) -> SharpnessAware:

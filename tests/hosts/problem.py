@@ -1,10 +1,13 @@
 """A small problem that a host and a loop written by hand both solve, and that loop."""
 
-from __future__ import annotations
-
+import importlib
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.support.ranks import launch
 from vasso import SharpnessAware, VaSSO
 
 BATCHES, SIZE = 7, 8
@@ -21,23 +25,15 @@ Make = Callable[[nn.Module], SharpnessAware]
 Batch = tuple[Tensor, Tensor]
 
 
-def net(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Two layers without anything random."""
+def net(dtype: torch.dtype = torch.float32, *, norm: bool = False, drop: float = 0.0) -> nn.Module:
+    """Two layers; with a norm passes move statistics, with dropout they draw random numbers."""
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
+    middle = [nn.BatchNorm1d(8)] if norm else []
+    after = [nn.Dropout(drop)] if drop else []
+    return nn.Sequential(nn.Linear(6, 8), *middle, nn.Tanh(), *after, nn.Linear(8, 3)).to(dtype)
 
 
-def moody_net(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A net whose passes move statistics and draw random numbers."""
-    torch.manual_seed(3)
-    layers = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3)
-    return nn.Sequential(*layers).to(dtype)
-
-
-def normed_net(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A net whose passes move statistics and draw nothing."""
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
+moody_net, normed_net = partial(net, norm=True, drop=0.3), partial(net, norm=True)
 
 
 def loader(dtype: torch.dtype = torch.float32, size: int = SIZE) -> DataLoader[Any]:
@@ -55,25 +51,13 @@ def vasso(model: nn.Module, **base: Any) -> SharpnessAware:
 
 
 def adamw(model: nn.Module) -> SharpnessAware:
-    """The same around AdamW."""
     base = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.1)
     return VaSSO(base, rho=0.3, theta=0.4, model=model)
 
 
 @dataclass
 class ByHand:
-    """The loop that a host has to reproduce: passes at w, climb, passes above, clip, step.
-
-    Attributes:
-        epochs: how often all batches are seen.
-        accumulate: how many of them make a step; fewer at the end of an epoch.
-        clip: the largest norm of what goes down.
-        autocast: the type of the passes, float32 without.
-        scaler: for float16.
-        schedule: makes a scheduler that is moved after each step.
-        trouble: (step, above) -> factor of the loss, to make gradients overflow.
-        losses: at w, one for each batch.
-    """
+    """The loop that a host has to reproduce: passes at w, climb, passes above, clip, step."""
 
     epochs: int = 2
     accumulate: int = 1
@@ -129,8 +113,34 @@ class ByHand:
 
 
 def assert_same_weights(ours: nn.Module, theirs: nn.Module) -> None:
-    """All parameters and buffers are equal bit for bit."""
     for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
         torch.testing.assert_close(
             a, b, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+def assert_same_state(ours: Any, theirs: SharpnessAware) -> None:
+    a, b = ours.state_dict(), theirs.state_dict()
+    assert a["param_groups"] == b["param_groups"]
+    torch.testing.assert_close(a["state"], b["state"], rtol=0, atol=0, equal_nan=True)
+
+
+def half(scale: float = 2.0**10, kind: Callable[..., ByHand] = ByHand, **settings: Any) -> Any:
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
+    return kind(autocast=torch.float16, scaler=scaler, **settings)
+
+
+# -- two processes on this machine ----------------------------------------------------------------
+def on_two_ranks(job: str, folder: Path) -> list[Any]:
+    """What `job`, the `module:function` of a test, returns on each of two ranks."""
+    launch("tests.hosts.problem:keep", job, str(folder))
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in "01"]
+
+
+def keep(job: str, folder: str) -> None:
+    warnings.simplefilter("ignore")
+    module, function = job.split(":")
+    result = getattr(importlib.import_module(module), function)(Path(folder))
+    torch.save(result, Path(folder) / f"{os.environ['RANK']}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()

@@ -1,10 +1,6 @@
 """accelerate with our window is a plain loop, bit for bit; without it, this is what goes wrong."""
 
-from __future__ import annotations
-
 import contextlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,13 +14,12 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from tests.hosts import windows
-from tests.hosts.two_processes import run_both
+from tests.hosts.problem import on_two_ranks
 from tests.hosts.windows import batches, collate, in_windows, lines, weights
 from vasso import MSAM, LookSAM, SharpnessAware, VaSSO
 from vasso.integrations.accelerate import Window, sharpness_aware
-from vasso.steppers import SAMPa
+from vasso.standalone import SAMPa
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 RHO, THETA = 0.1, 0.4
 
 
@@ -47,18 +42,6 @@ def loop(
             opt.step()
             opt.zero_grad()
     return losses
-
-
-def train(
-    model: nn.Module, accumulate: int, clip: float | None = None, lr: float = 0.5, **more: Any
-) -> tuple[nn.Module, Window]:
-    """24 pieces of text, twelve micro-batches."""
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate, **more)
-    data = DataLoader(lines(24), batch_size=2, collate_fn=collate)
-    wrapped, opt, data = accelerator.prepare(model, optimizer(model, lr), data)
-    window = Window(accelerator, wrapped, opt)
-    loop(accelerator, window, opt, data, clip)
-    return model, window
 
 
 def passes_of(
@@ -94,11 +77,17 @@ def test_accelerate_is_a_plain_loop_bit_for_bit(accumulate: int, more: dict[str,
     assert window.optimizer.cost == 2 * len(passes)
 
 
-def windowed(method: Any, accumulate: int = 2, **more: Any) -> tuple[Window, list[float]]:
+def prepared(
+    accumulate: int = 2, method: Any = VaSSO, **more: Any
+) -> tuple[Accelerator, Window, Any]:
     model = windows.characters()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     model, opt = accelerator.prepare(model, optimizer(model, method=method, **more))
-    window = Window(accelerator, model, opt)
+    return accelerator, Window(accelerator, model, opt), opt
+
+
+def windowed(method: Any, **more: Any) -> tuple[Window, list[float]]:
+    accelerator, window, opt = prepared(method=method, **more)
     return window, loop(accelerator, window, opt, batches(lines(16), 2))
 
 
@@ -127,19 +116,13 @@ def test_a_method_that_wants_no_gradient_at_w_takes_one_pass() -> None:
 
 
 def test_saved_and_loaded_state_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    def start() -> tuple[Accelerator, Window, Any]:
-        model = windows.characters()
-        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-        model, opt = accelerator.prepare(model, optimizer(model))
-        return accelerator, Window(accelerator, model, opt), opt
-
     data = batches(lines(24), 2)
-    accelerator, window, opt = start()
+    accelerator, window, opt = prepared()
     loop(accelerator, window, opt, data[:6])
     accelerator.save_state(str(tmp_path))
     loop(accelerator, window, opt, data[6:])
     whole = weights(window.model)
-    accelerator, window, opt = start()
+    accelerator, window, opt = prepared()
     accelerator.load_state(str(tmp_path))
     loop(accelerator, window, opt, data[6:])
     assert torch.equal(weights(window.model), whole)
@@ -147,11 +130,8 @@ def test_saved_and_loaded_state_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_that_failed_is_not_replayed() -> None:
-    model, twin = windows.characters(), windows.characters()
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    model, opt = accelerator.prepare(model, optimizer(model))
-    window = Window(accelerator, model, opt)
-    good = batches(lines(4), 2)
+    twin, good = windows.characters(), batches(lines(4), 2)
+    accelerator, window, opt = prepared()
 
     def failing(**_: Tensor) -> Tensor:
         raise MemoryError
@@ -160,12 +140,10 @@ def test_a_micro_batch_that_failed_is_not_replayed() -> None:
         window.backward(failing, **good[0])
     loop(accelerator, window, opt, good)
     windows.plain_loop(optimizer(twin), passes_of(twin, lines(4), 2), clip=None, params=[])
-    assert torch.equal(weights(model), weights(twin))
+    assert torch.equal(weights(window.model), weights(twin))
 
 
-def test_ranks_synchronise_in_the_last_pass_of_a_round_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_synchronise_in_the_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = []
 
     @contextlib.contextmanager
@@ -174,23 +152,15 @@ def test_ranks_synchronise_in_the_last_pass_of_a_round_only(
         yield
 
     monkeypatch.setattr(Accelerator, "no_sync", no_sync)
-    model = windows.characters()
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
-    model, opt = accelerator.prepare(model, optimizer(model))
-    window = Window(accelerator, model, opt)
+    accelerator, window, opt = prepared(3)
     loop(accelerator, window, opt, batches(lines(12), 2))
     assert quiet == 2 * [False, False, True, True]
-
-
-# -- a gradient scaler ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize("where", [None, "below", "above"])
-def test_with_a_scaler_it_is_a_plain_loop_bit_for_bit(
-    accumulate: int, clip: float | None, where: str | None
-) -> None:
+def test_a_scaled_loop_is_plain(accumulate: int, clip: float | None, where: str | None) -> None:
     theirs, ours = windows.characters(), windows.characters()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     accelerator.scaler = windows.scaler()
@@ -218,9 +188,6 @@ def test_with_a_scaler_it_is_a_plain_loop_bit_for_bit(
     assert accelerator.scaler.get_scale() == scale
     assert window.optimizer.skipped == by_hand.skipped == (where is not None)
     assert skipped.index(True) == 1 if where else not any(skipped)
-
-
-# -- misuse ---------------------------------------------------------------------------------------
 
 
 def test_a_function_without_data_is_an_error() -> None:
@@ -257,7 +224,7 @@ def with_closure(accumulate: int) -> tuple[SharpnessAware, list[Any]]:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     ours = optimizer(model)
     model, opt = accelerator.prepare(model, ours)
-    told = []
+    recorded = []
     for batch in batches(lines(16), 2):
         with accelerator.accumulate(model):
 
@@ -267,39 +234,57 @@ def with_closure(accumulate: int) -> tuple[SharpnessAware, list[Any]]:
                 accelerator.backward(loss)
                 return loss
 
-            told.append(opt.step(closure))
-    return ours, told
+            recorded.append(opt.step(closure))
+    return ours, recorded
 
 
 def test_a_closure_is_right_without_accumulation_but_its_loss_is_lost() -> None:
-    ours, told = with_closure(1)
+    ours, result = with_closure(1)
     twin = windows.characters()
     opt = optimizer(twin)
     windows.plain_loop(opt, passes_of(twin, lines(16), 1), clip=None, params=[])
-    assert torch.equal(torch.cat([p.flatten() for p in ours._params()]), weights(twin).float())
-    assert told == 8 * [None]
+    assert torch.equal(
+        torch.cat([p.flatten() for p in ours._groups.params()]), weights(twin).float()
+    )
+    assert result == 8 * [None]
     assert ours.last.loss is not None  # where it can be found
 
 
-def test_a_closure_under_accumulation_sees_only_the_last_micro_batch_of_a_window() -> None:
-    ours, _ = with_closure(2)
-    assert ours.cost == 2 * 4  # eight micro-batches in four windows: half were never looked at
+def test_a_closure_under_accumulation_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match=r"only the last of 2 micro-batches.*Window"):
+        with_closure(2)
 
 
-# -- more -----------------------------------------------------------------------------------------
+def test_backward_and_step_without_the_window_are_an_error_at_the_first_step() -> None:
+    model = windows.characters()
+    accelerator = Accelerator(cpu=True)
+    model, opt = accelerator.prepare(model, optimizer(model))
+    accelerator.backward(model(**batches(lines(2), 2)[0])["loss"])
+    before = weights(model)
+    with pytest.raises(
+        RuntimeError, match=r"accelerate's optimizer makes plain steps of SGD.*Window"
+    ):
+        opt.step()
+    assert torch.equal(weights(model), before)
 
 
+def train_on_ranks(folder: Path) -> Tensor:
+    """24 pieces of text, twelve micro-batches in windows of two, clipping."""
+    model = windows.characters(torch.float64)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    data = DataLoader(lines(24), batch_size=2, collate_fn=collate)
+    wrapped, opt, data = accelerator.prepare(model, optimizer(model), data)
+    window = Window(accelerator, wrapped, opt)
+    loop(accelerator, window, opt, data, clip=0.3)
+    assert (window.optimizer.cost, accelerator.num_processes) == (6, 2)
+    return weights(model)
+
+
+@pytest.mark.ranks
 def test_two_processes_equal_one_on_the_whole_batch(tmp_path: Path) -> None:
-    found = run_both("accelerated", tmp_path)
+    found = on_two_ranks(f"{__name__}:train_on_ranks", tmp_path)
     model = windows.characters(torch.float64)
     passes = passes_of(model, lines(24), 4)  # 2 ranks, 2 micro-batches each
     windows.plain_loop(optimizer(model), passes, clip=0.3, params=list(model.parameters()))
     for rank in found:
         torch.testing.assert_close(rank, weights(model), rtol=0, atol=1e-14)
-
-
-def test_the_example_climbs_in_each_step() -> None:
-    command = [sys.executable, str(EXAMPLES / "accelerate_loop.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "110 gradients for 55 steps" in done.stdout

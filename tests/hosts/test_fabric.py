@@ -1,12 +1,7 @@
 """A loop with Fabric does what the same loop does without, to the last bit."""
 
-from __future__ import annotations
-
-import os
-import runpy
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +13,23 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from tests.hosts import HOSTS_OWN_WARNINGS, fabric_ranks
+from tests.hosts import HOSTS_OWN_WARNINGS, problem
 from tests.hosts.problem import (
     BATCHES,
     ByHand,
     Make,
     adamw,
+    assert_same_state,
     assert_same_weights,
     loader,
     moody_net,
     net,
+    on_two_ranks,
     vasso,
 )
-from vasso import ChunkedSAM, SharpnessAware
+from vasso import ChunkedSAM
 from vasso.integrations.lightning import scaler_of
-from vasso.plans import Samples
+from vasso.parts.plans import Samples
 
 pytestmark = HOSTS_OWN_WARNINGS
 
@@ -97,12 +94,6 @@ def assert_as_by_hand(
     return fabric, opt
 
 
-def assert_same_state(ours: Any, theirs: SharpnessAware) -> None:
-    a, b = ours.state_dict(), theirs.state_dict()
-    assert a["param_groups"] == b["param_groups"]
-    torch.testing.assert_close(a["state"], b["state"], rtol=0, atol=0, equal_nan=True)
-
-
 @pytest.mark.parametrize("make", [vasso, adamw], ids=["momentum", "adamw"])
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("accumulate", [1, 4])
@@ -115,9 +106,7 @@ def test_bf16(clip: float | None) -> None:
     assert_as_by_hand(HandCast(autocast=torch.bfloat16, clip=clip))
 
 
-def half(scale: float = 2.0**10, **settings: Any) -> HandCast:
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
-    return HandCast(autocast=torch.float16, scaler=scaler, **settings)
+half = partial(problem.half, kind=HandCast)
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
@@ -215,7 +204,7 @@ def test_what_is_under_way_is_seen_from_both_sides_of_the_wrapper() -> None:
         assert opt.perturbed
         assert raw.perturbed
         fabric.backward(cross_entropy(model(x), y))
-        with pytest.raises(RuntimeError, match=r"step\(\) inside ascended"):
+        with pytest.raises(RuntimeError, match="weights are perturbed"):
             opt.step()
     assert not raw.perturbed
     opt.step()
@@ -239,19 +228,26 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert_same_weights(resumed, whole)
 
 
+def train_on_ranks(folder: Path, ranks: int = 2) -> dict[str, Any]:
+    fabric = Fabric(accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto")
+    fabric.launch()
+    ours = net(torch.float64)
+    model, opt = fabric.setup(ours, vasso(ours))
+    data = [[t[fabric.global_rank :: ranks] for t in batch] for batch in loader(torch.float64)]
+    hand = ByHand(epochs=1, accumulate=3)
+    for window in hand.windows(data):
+        opt.zero_grad()
+        passes(fabric, hand, model, window, 1.0)
+        with opt.ascended():
+            passes(fabric, hand, model, window, 1.0)
+        fabric.clip_gradients(model, opt, max_norm=0.1)
+        opt.step()
+    return {"weights": ours.state_dict(), "state": opt.state_dict()["state"]}
+
+
+@pytest.mark.ranks
 def test_two_ranks_are_one(tmp_path: Path) -> None:
-    """float64 and accumulation; sums in another order are all that differs."""
-    script = Path(__file__).with_name("fabric_ranks.py")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(script), "2", str(tmp_path / "2.pt")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    two = torch.load(tmp_path / "2.pt", weights_only=True)
-    torch.testing.assert_close(fabric_ranks.train(1), two, rtol=0, atol=1e-12)
-
-
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lightning_fabric.py"))
-    assert "after 160 gradients" in capsys.readouterr().out
+    """float64, accumulation and clipping; sums in another order are all that differs."""
+    one = train_on_ranks(tmp_path, ranks=1)
+    for two in on_two_ranks(f"{__name__}:train_on_ranks", tmp_path):
+        torch.testing.assert_close(two, one, rtol=0, atol=1e-12)

@@ -1,7 +1,5 @@
 """Factories: wrap what they give back, or hand them a recipe."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys
@@ -13,12 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adadelta, AdamW, Optimizer
-from torch.optim.lr_scheduler import OneCycleLR
 
-from tests.reference.digits import batch, flat, net
-from vasso import ASAM, SAM, SharpnessAware, VaSSO
+from tests.reference.digits import closure_on_batch, flat, net
+from vasso import ASAM, SAM, VaSSO
 from vasso.integrations.factories import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -50,28 +46,17 @@ def create_optimizer_v2(
 
 
 class VaSSOSGD(VaSSO):
-    """What one writes for a host that insists on a class."""
-
     def __init__(self, params: Any, *, rho: float = 0.05, theta: float = 0.4, **kwargs: Any):
         super().__init__(SGD(params, **kwargs), rho=rho, theta=theta)
 
 
 def steps(opt: Optimizer, model: nn.Module, first: int = 0, count: int = 4) -> Tensor:
     for t in range(first, first + count):
-        x, y = batch(t)
-
-        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
-            opt.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            return loss
-
-        opt.step(closure)
+        opt.step(closure_on_batch(opt, model, t))
     return flat(model)
 
 
 def expected() -> Tensor:
-    """By hand, without any factory."""
     model = net()
     vectors = [p for p in model.parameters() if p.ndim < 2]
     matrices = [p for p in model.parameters() if p.ndim >= 2]
@@ -171,25 +156,9 @@ def test_a_registry_may_ask_for_a_name() -> None:
     assert REGISTRY["vasso_sgd"].__name__ == "VaSSO(SGD)"
 
 
-@pytest.mark.parametrize("base", [partial(SGD, momentum=0.9), AdamW], ids=["sgd", "adamw"])
-def test_one_cycle_finds_the_defaults_of_the_base(base: Callable[..., Optimizer]) -> None:
-    """OneCycleLR asks `defaults` whether there is a momentum or betas to cycle."""
-
-    def cycled(wrap: Callable[[Optimizer], Optimizer]) -> list[tuple[float, float]]:
-        model = net()
-        opt = wrap(base(model.parameters(), lr=0.1))
-        scheduler = OneCycleLR(opt, max_lr=0.5, total_steps=8)
-        told = []
-        for t in range(8):
-            group = opt.param_groups[0]
-            told.append((group["lr"], group.get("momentum") or group["betas"][0]))
-            steps(opt, model, t, 1)
-            if t < 7:
-                scheduler.step()
-        return told
-
-    def ours(opt: Optimizer) -> SharpnessAware:
-        return VaSSO(opt, rho=RHO)
-
-    assert cycled(ours) == cycled(lambda opt: opt)
-    assert len({momentum for _, momentum in cycled(ours)}) > 4
+def test_a_recipe_makes_an_optimizer_of_a_model_and_knows_it_then() -> None:
+    """As transformers calls a factory: first without anything, then with the model."""
+    model = net()
+    opt = Recipe(VaSSO, SGD, rho=RHO)()(model, lr=0.5)
+    assert opt.model is model
+    assert (opt.param_groups[0]["rho"], opt.param_groups[0]["lr"]) == (RHO, 0.5)

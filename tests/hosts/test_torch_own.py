@@ -1,7 +1,5 @@
 """Torch's own helpers around ours, each against a plain loop that does their work by hand."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,16 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, relu
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, ReduceLROnPlateau, SequentialLR
+from torch.optim import SGD
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit, from torch itself
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from tests.hosts.two_processes import run_both
-from tests.reference.digits import batch, flat, net
+from tests.hosts.problem import on_two_ranks
+from tests.reference.digits import batch, closure_on_batch, flat, net
+from tests.support.problems import Way, closure_of, take_step
 from vasso import SAM, SharpnessAware, VaSSO
 
 RHO, THETA = 0.3, 0.4
@@ -33,44 +32,13 @@ def vasso(model: nn.Module, lr: float = 0.5, **more: Any) -> VaSSO:
     return VaSSO(base, rho=RHO, theta=THETA, model=model, **more)
 
 
-def closure_of(opt: Optimizer, model: Callable[[Tensor], Tensor], t: int) -> Callable[[], Tensor]:
-    def closure() -> Tensor:
-        opt.zero_grad()
-        x, y = batch(t)
-        loss = cross_entropy(model(x), y)
-        loss.backward()
-        return loss
-
-    return closure
-
-
-# -- schedulers -----------------------------------------------------------------------------------
-
-
 def by_hand(rates: list[float]) -> Tensor:
-    """A plain loop that sets the learning rate itself."""
     model = net()
     opt = vasso(model)
     for t, lr in enumerate(rates):
         opt.base.param_groups[0]["lr"] = lr
-        opt.step(closure_of(opt, model, t))
+        opt.step(closure_on_batch(opt, model, t))
     return flat(model)
-
-
-def test_a_sequence_of_schedulers() -> None:
-    model = net()
-    opt = vasso(model, lr=0.4)
-    warm_up = LinearLR(opt, start_factor=0.25, total_iters=3)
-    cosine = CosineAnnealingLR(opt, T_max=4)
-    scheduler = SequentialLR(opt, [warm_up, cosine], milestones=[3])
-    rates = []
-    for t in range(7):
-        rates.append(opt.param_groups[0]["lr"])
-        opt.step(closure_of(opt, model, t))
-        scheduler.step()
-    angles = torch.arange(4, dtype=torch.float64) * torch.pi / 4
-    assert rates == pytest.approx([0.1, 0.2, 0.3, *(0.2 * (1 + angles.cos())).tolist()])
-    assert torch.equal(flat(model), by_hand(rates))
 
 
 def test_a_plateau_is_judged_by_the_loss_at_w() -> None:
@@ -80,7 +48,7 @@ def test_a_plateau_is_judged_by_the_loss_at_w() -> None:
     rates, losses = [], []
     for t in range(8):
         rates.append(opt.param_groups[0]["lr"])
-        losses.append(opt.step(closure_of(opt, model, t)).item())
+        losses.append(opt.step(closure_on_batch(opt, model, t)).item())
         scheduler.step(losses[-1])
     expected, best = [0.5], float("inf")
     for loss in losses[:-1]:
@@ -100,7 +68,7 @@ def test_a_scheduler_saved_with_the_optimizer_goes_on() -> None:
     def go_on(parts: tuple[nn.Module, VaSSO, CosineAnnealingLR], steps: range) -> Tensor:
         model, opt, scheduler = parts
         for t in steps:
-            opt.step(closure_of(opt, model, t))
+            opt.step(closure_on_batch(opt, model, t))
             scheduler.step()
         return flat(model)
 
@@ -114,51 +82,6 @@ def test_a_scheduler_saved_with_the_optimizer_goes_on() -> None:
     assert torch.equal(go_on(second, range(4, 8)), whole)
 
 
-# -- hooks ----------------------------------------------------------------------------------------
-
-
-def test_step_hooks_fire_once_per_step_with_weights_at_home() -> None:
-    model = net()
-    opt = vasso(model)
-    told: list[tuple[str, int, bool]] = []
-    t = 0
-
-    def hook(name: str) -> Callable[..., None]:
-        return lambda *_: told.append((name, t, opt.perturbed))
-
-    opt.register_step_pre_hook(hook("before"))
-    opt.register_step_post_hook(hook("after"))
-    opt.base.register_step_pre_hook(hook("before base"))
-    opt.base.register_step_post_hook(hook("after base"))
-    for t in range(3):
-        opt.step(closure_of(opt, model, t))
-    order = ["before", "before base", "after base", "after"]
-    assert told == [(name, t, False) for t in range(3) for name in order]
-
-
-def test_a_hook_of_the_base_sees_the_gradient_that_goes_down() -> None:
-    model = net()
-    opt = vasso(model)
-    seen: list[Tensor] = []
-    above: list[Tensor] = []
-
-    def closure() -> Tensor:
-        loss = closure_of(opt, model, 0)()
-        above.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-        return loss
-
-    def look(*_: Any) -> None:
-        seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-
-    opt.base.register_step_pre_hook(look)
-    opt.step(closure)
-    assert torch.equal(seen[0], above[1])
-    assert not torch.equal(seen[0], above[0])
-
-
-# -- activation checkpointing ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("same_rng", [False, True])
 def test_activation_checkpointing_changes_nothing(dropout: float, same_rng: bool) -> None:
@@ -167,7 +90,7 @@ def test_activation_checkpointing_changes_nothing(dropout: float, same_rng: bool
         model = net(dropout=dropout)
         opt = vasso(model, same_rng=same_rng)
         for t in range(4):
-            opt.step(closure_of(opt, lambda x: forward(model, x), t))
+            opt.step(closure_on_batch(opt, lambda x: forward(model, x), t))
         return flat(model)
 
     plain = train(lambda model, x: model(x))
@@ -177,12 +100,11 @@ def test_activation_checkpointing_changes_nothing(dropout: float, same_rng: bool
     assert torch.equal(pieces, plain)
 
 
-# -- ZeroRedundancyOptimizer ----------------------------------------------------------------------
-
-
-def train_with_zero(rank: int, ranks: int) -> nn.Module:
+def train_with_zero(folder: Path, ranks: int = 2) -> Tensor:
     """Each rank keeps a share of the momentum; the data of a step are shared out too."""
-    model = net()
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+    rank, model = torch.distributed.get_rank(), net()
     parallel = DistributedDataParallel(model)
     base = ZeroRedundancyOptimizer(model.parameters(), SGD, lr=0.5, momentum=0.9)
     opt = VaSSO(base, rho=RHO, theta=THETA, model=model)
@@ -198,14 +120,14 @@ def train_with_zero(rank: int, ranks: int) -> nn.Module:
 
         opt.step(closure)
     assert opt.cost == 12
-    return model
+    return flat(model)
 
 
 def without_zero() -> Tensor:
     model = net()
     opt = vasso(model)
     for t in range(6):
-        opt.step(closure_of(opt, model, t))
+        opt.step(closure_on_batch(opt, model, t))
     return flat(model)
 
 
@@ -218,18 +140,15 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_sharded_base_of_one_process() -> None:
-    torch.testing.assert_close(
-        flat(train_with_zero(rank=0, ranks=1)), without_zero(), rtol=0, atol=1e-14
-    )
+def test_a_sharded_base_of_one_process(tmp_path: Path) -> None:
+    one = train_with_zero(tmp_path, ranks=1)
+    torch.testing.assert_close(one, without_zero(), rtol=0, atol=1e-14)
 
 
+@pytest.mark.ranks
 def test_a_sharded_base_of_two_processes(tmp_path: Path) -> None:
-    for rank in run_both("zero", tmp_path):
+    for rank in on_two_ranks(f"{__name__}:train_with_zero", tmp_path):
         torch.testing.assert_close(rank, without_zero(), rtol=0, atol=1e-14)
-
-
-# -- two optimizers -------------------------------------------------------------------------------
 
 
 def two_nets() -> tuple[nn.Module, nn.Module]:
@@ -258,7 +177,6 @@ def generator_loss(generator: nn.Module, critic: nn.Module, t: int) -> Tensor:
 
 
 def sam_by_hand(model: nn.Module, loss: Callable[[], Tensor], lr: float) -> None:
-    """w - lr g(w + rho g / ||g||), without any optimizer."""
     params = list(model.parameters())
     w = [p.detach().clone() for p in params]
     g = torch.autograd.grad(loss(), params)
@@ -277,22 +195,13 @@ def test_two_optimizers_in_one_loop_leave_each_other_alone() -> None:
     opts = [SAM(SGD(model.parameters(), lr=0.1), rho=RHO) for model in ours]
     for t in range(5):
         for opt, loss in ((opts[1], critic_loss), (opts[0], generator_loss)):
-
-            def closure(opt: SharpnessAware = opt, loss: Any = loss, t: int = t) -> Tensor:
-                opt.zero_grad()
-                value = loss(*ours, t)
-                value.backward()
-                return value
-
+            closure = closure_of(opt, lambda loss=loss, t=t: loss(*ours, t))
             opt.step(closure)
         sam_by_hand(theirs[1], lambda t=t: critic_loss(*theirs, t), 0.1)
         sam_by_hand(theirs[0], lambda t=t: generator_loss(*theirs, t), 0.1)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(flat(a), flat(b), rtol=0, atol=1e-13)
     assert [opt.cost for opt in opts] == [10, 10]
-
-
-# -- torch.compile --------------------------------------------------------------------------------
 
 
 class Normalised(nn.Module):
@@ -329,14 +238,15 @@ def compiled(thing: Any) -> Any:
     return torch.compile(thing, backend="aot_eager")
 
 
-def test_a_compiled_model_is_one_graph_and_is_never_compiled_again(dynamo: Any) -> None:
+@pytest.mark.parametrize("way", ["closure", "ascended"])
+def test_a_compiled_model_is_one_graph_and_is_never_compiled_again(dynamo: Any, way: Way) -> None:
     model, twin = normalised(), normalised()
     fast = compiled(model)
     opt, plain = vasso(model), vasso(twin)
     after_the_first = None
     for t in range(6):
-        opt.step(closure_of(opt, fast, t))
-        plain.step(closure_of(plain, twin, t))
+        take_step(opt, lambda t=t: cross_entropy(fast(batch(t)[0]), batch(t)[1]), way)
+        plain.step(closure_on_batch(plain, twin, t))
         after_the_first = after_the_first or dynamo["stats"]["unique_graphs"]
     assert after_the_first == 1
     assert dynamo["stats"]["unique_graphs"] == 1
@@ -347,32 +257,9 @@ def test_a_compiled_model_is_one_graph_and_is_never_compiled_again(dynamo: Any) 
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-def test_ascended_with_a_compiled_model(dynamo: Any) -> None:
-    model, twin = normalised(), normalised()
-    fast = compiled(model)
-    opt, plain = vasso(model), vasso(twin)
-    for t in range(4):
-        x, y = batch(t)
-        cross_entropy(fast(x), y).backward()
-        with opt.ascended():
-            cross_entropy(fast(x), y).backward()
-        opt.step()
-        opt.zero_grad()
-        plain.step(closure_of(plain, twin, t))
-    assert dynamo["stats"]["unique_graphs"] == 1
-    torch.testing.assert_close(flat(model), flat(twin), rtol=0, atol=1e-12)
-
-
 def loop_of(opt: SharpnessAware, model: nn.Module, way: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """A whole step in one function, to be compiled."""
-
     def with_closure(x: Tensor, y: Tensor) -> Tensor:
-        def closure() -> Tensor:
-            opt.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            return loss
-
+        closure = closure_of(opt, lambda: cross_entropy(model(x), y))
         return opt.step(closure)
 
     def with_ascended(x: Tensor, y: Tensor) -> Tensor:
@@ -399,7 +286,7 @@ def test_a_whole_training_function_can_be_compiled(dynamo: Any, way: str, graphs
     fast = compiled(loop_of(opt, model, way))
     for t in range(5):
         fast(*batch(t))
-        plain.step(closure_of(plain, twin, t))
+        plain.step(closure_on_batch(plain, twin, t))
         assert dynamo["stats"]["unique_graphs"] == graphs, f"compiled again in step {t}"
     torch.testing.assert_close(flat(model), flat(twin), rtol=0, atol=1e-12)
 
@@ -411,6 +298,6 @@ def test_a_compiled_model_inside_a_compiled_function_stays_compiled(dynamo: Any)
     fast = compiled(loop_of(opt, compiled(model), "closure"))
     for t in range(3):
         fast(*batch(t))
-        plain.step(closure_of(plain, twin, t))
+        plain.step(closure_on_batch(plain, twin, t))
     assert dynamo["stats"]["unique_graphs"] == 1
     torch.testing.assert_close(flat(model), flat(twin), rtol=0, atol=1e-12)

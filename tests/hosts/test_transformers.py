@@ -1,15 +1,12 @@
 """transformers' Trainer with our mixin is a plain loop, bit for bit."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from schedulefree import AdamWScheduleFree
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from transformers import (
@@ -21,20 +18,28 @@ from transformers import (
 )
 
 from tests.hosts import windows
-from tests.hosts.two_processes import run_both
+from tests.hosts.problem import on_two_ranks
 from tests.hosts.windows import batches, collate, in_windows, lines, weights
-from vasso import ASAM, ESAM, MSAM, SAM, LookSAM, SAMPa, SharpnessAware, VaSSO
-from vasso.integrations.transformers import SharpnessAwareMixin, SharpnessAwareTrainer
+from vasso import ASAM, ESAM, MSAM, SAM, LookSAM, PreconditionedSAM, SAMPa, SharpnessAware, VaSSO
+from vasso.integrations.factories import Recipe
+from vasso.integrations.transformers import (
+    FunctionalMixin,
+    SharpnessAwareMixin,
+    SharpnessAwareTrainer,
+)
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 RHO, THETA = 0.1, 0.4  # far enough that a lost second pass is seen at once
 
 
-class InOrder(SharpnessAwareTrainer):
+class PlainInOrder(Trainer):
     """Takes the samples as they come, so that a plain loop can."""
 
     def _get_train_sampler(self, *_: Any) -> Any:
         return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+class InOrder(SharpnessAwareMixin, PlainInOrder):
+    """The same with our mixin."""
 
 
 def gpt(dropout: float = 0.0) -> GPT2LMHeadModel:
@@ -111,11 +116,19 @@ def test_the_trainer_is_a_plain_loop_bit_for_bit(
     assert trainer.sharpness_aware.cost == 2 * len(passes)
 
 
-def trained(tmp_path: Path, *, model: nn.Module | None = None, **more: Any) -> InOrder:
-    model = model or windows.characters()
-    accumulate = more.pop("accumulate", 2)
-    args = arguments(tmp_path, gradient_accumulation_steps=accumulate)
-    trainer = InOrder(model, args, train_dataset=lines(14), data_collator=collate, **more)
+def trained(
+    tmp_path: Path,
+    *,
+    kind: Any = InOrder,
+    model: nn.Module | None = None,
+    samples: int = 14,
+    args: dict[str, Any] | None = None,
+    **more: Any,
+) -> Any:
+    """A trainer of this kind after its training, in windows of two micro-batches."""
+    given = arguments(tmp_path, gradient_accumulation_steps=2, **(args or {}))
+    data = {"train_dataset": lines(samples), "data_collator": collate}
+    trainer = kind(model or windows.characters(), given, **data, **more)
     trainer.train()
     return trainer
 
@@ -157,19 +170,15 @@ def test_another_method_and_its_settings(tmp_path: Path) -> None:
     assert opt.geometry.eta == 0.2
 
 
-def test_without_a_radius_there_is_no_replay_and_the_trainer_is_the_plain_one(
-    tmp_path: Path,
-) -> None:
+def test_without_a_radius_it_is_the_plain_trainer(tmp_path: Path) -> None:
     ours = trained(tmp_path, rho=0.0)
     assert ours.sharpness_aware.cost == ours.state.global_step
-    model = windows.characters()
 
     class Plain(Trainer):
         _get_train_sampler = InOrder._get_train_sampler
 
-    args = arguments(tmp_path, gradient_accumulation_steps=2)
-    Plain(model, args, train_dataset=lines(14), data_collator=collate).train()
-    assert torch.equal(weights(ours.model), weights(model))
+    plain = trained(tmp_path, kind=Plain)
+    assert torch.equal(weights(ours.model), weights(plain.model))
 
 
 def test_a_step_that_does_not_climb_is_not_replayed(tmp_path: Path) -> None:
@@ -180,10 +189,7 @@ def test_a_step_that_does_not_climb_is_not_replayed(tmp_path: Path) -> None:
             seen.append(self.sharpness_aware.perturbed)
             return super().compute_loss(*args, **kwargs)
 
-    args = arguments(tmp_path, gradient_accumulation_steps=2)
-    method = partial(LookSAM, k=2)
-    model = windows.characters()
-    Counting(model, args, train_dataset=lines(16), data_collator=collate, method=method).train()
+    trained(tmp_path, kind=Counting, samples=16, method=partial(LookSAM, k=2))
     assert seen == 2 * [False, False, True, True, False, False]
 
 
@@ -217,11 +223,9 @@ def test_labels_may_be_taken_out_of_the_inputs(tmp_path: Path) -> None:
         def _prepare_inputs(self, inputs: Any) -> Any:
             return inputs  # on the CPU the Trainer's own copy could be left out
 
-    args = arguments(tmp_path, gradient_accumulation_steps=2)
-    model = windows.characters()
     settings = {"rho": RHO, "theta": THETA}
-    Popping(model, args, train_dataset=lines(14), data_collator=collate, **settings).train()
-    assert torch.equal(weights(model), weights(trained(tmp_path, **settings).model))
+    popping = trained(tmp_path, kind=Popping, **settings)
+    assert torch.equal(weights(popping.model), weights(trained(tmp_path, **settings).model))
 
 
 @pytest.mark.parametrize("order", ["mixin first", "mixin last"])
@@ -234,10 +238,7 @@ def test_the_mixin_goes_with_a_trainer_of_ones_own(tmp_path: Path, order: str) -
 
     bases = (SharpnessAwareMixin, Own) if order == "mixin first" else (Own, SharpnessAwareMixin)
     kind = type("Both", bases, {})
-    model = windows.characters()
-    args = arguments(tmp_path, gradient_accumulation_steps=2)
-    trainer = kind(model, args, train_dataset=lines(14), data_collator=collate, rho=RHO)
-    trainer.train()
+    trainer = trained(tmp_path, kind=kind, rho=RHO)
     assert trainer.sharpness_aware.cost == 2 * trainer.state.global_step
     assert logged(trainer)[0] == pytest.approx(2 * logged(trained(tmp_path))[0])
 
@@ -251,25 +252,20 @@ def test_training_twice_goes_on_with_the_same_optimizer(tmp_path: Path) -> None:
 
 
 def test_evaluation_in_between_changes_nothing(tmp_path: Path) -> None:
-    model = windows.characters()
-    often = {"eval_strategy": "steps", "eval_steps": 1, "gradient_accumulation_steps": 2}
-    data = {"train_dataset": lines(14), "eval_dataset": lines(4), "data_collator": collate}
-    InOrder(model, arguments(tmp_path, **often), **data, rho=RHO).train()
-    assert torch.equal(weights(model), weights(trained(tmp_path, rho=RHO).model))
+    often = {"eval_strategy": "steps", "eval_steps": 1}
+    ours = trained(tmp_path, args=often, eval_dataset=lines(4), rho=RHO)
+    assert torch.equal(weights(ours.model), weights(trained(tmp_path, rho=RHO).model))
 
 
 def test_activation_checkpointing_changes_nothing(tmp_path: Path) -> None:
     found = []
     for checkpointing in (True, False):
-        args = arguments(
-            tmp_path,
-            gradient_accumulation_steps=2,
-            gradient_checkpointing=checkpointing,
-            gradient_checkpointing_kwargs={"use_reentrant": False},
-        )
-        model = gpt(dropout=0.3)
-        InOrder(model, args, train_dataset=lines(14), data_collator=collate, rho=RHO).train()
-        found.append(weights(model))
+        args = {
+            "gradient_checkpointing": checkpointing,
+            "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        }
+        ours = trained(tmp_path, model=gpt(dropout=0.3), args=args, rho=RHO)
+        found.append(weights(ours.model))
     assert torch.equal(*found)
 
 
@@ -281,11 +277,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step(tmp_path: Path) -> None:
             return loss * float("nan") if poison else loss
 
     model, twin = windows.characters(), windows.characters()
-    args = arguments(tmp_path, gradient_accumulation_steps=2)
-    trainer = Poisoned(
-        model, args, train_dataset=lines(12), data_collator=collate, rho=RHO, theta=1.0
-    )
-    trainer.train()
+    trainer = trained(tmp_path, kind=Poisoned, model=model, samples=12, rho=RHO, theta=1.0)
     assert trainer.sharpness_aware.skipped == 1
     opt = SAM(AdamW(windows.decay_groups(twin, 0.1), lr=1e-2, fused=True), rho=RHO)
     passes = windows_of(twin, lines(12), 2, by_tokens=False)
@@ -293,18 +285,14 @@ def test_a_gradient_that_is_not_finite_skips_the_step(tmp_path: Path) -> None:
     assert torch.equal(weights(model), weights(twin))
 
 
-def test_ours_in_the_plain_trainer_never_climbs_and_says_so(tmp_path: Path) -> None:
+def test_ours_in_the_plain_trainer_is_an_error_at_the_first_step(tmp_path: Path) -> None:
     model = windows.characters()
     opt = VaSSO(SGD(model.parameters(), lr=0.5), rho=RHO)
-    args = arguments(tmp_path, num_train_epochs=6)
-    plain = Trainer(model, args, train_dataset=lines(14), data_collator=collate)
+    plain = Trainer(model, arguments(tmp_path), train_dataset=lines(14), data_collator=collate)
     plain.optimizer = opt
-    with pytest.warns(UserWarning, match="plain steps of SGD and not one climb"):
+    with pytest.raises(RuntimeError, match=r"makes plain steps of SGD.*SharpnessAwareTrainer"):
         plain.train()
-    assert opt.cost == plain.state.global_step
-
-
-# -- checkpoints ----------------------------------------------------------------------------------
+    assert opt.cost == 0
 
 
 def resumable(folder: Path, **more: Any) -> SharpnessAwareTrainer:
@@ -357,22 +345,14 @@ def test_a_checkpoint_of_the_trainer_holds_the_slope(tmp_path: Path) -> None:
         assert torch.equal(saved["state"][number]["vasso_d"], d)
 
 
-# -- more -----------------------------------------------------------------------------------------
-
-
 def test_fp16_on_a_cpu_is_float32(tmp_path: Path) -> None:
-    args = {"gradient_accumulation_steps": 2, "fp16": True}
-    model = windows.characters()
-    trainer = InOrder(
-        model, arguments(tmp_path, **args), train_dataset=lines(14), data_collator=collate, rho=RHO
-    )
-    trainer.train()
+    trainer = trained(tmp_path, args={"fp16": True}, rho=RHO)
     assert trainer.accelerator.scaler is None
-    assert torch.equal(weights(model), weights(trained(tmp_path, rho=RHO).model))
+    assert torch.equal(weights(trainer.model), weights(trained(tmp_path, rho=RHO).model))
 
 
 @pytest.mark.parametrize("where", [None, "below", "above"])
-def test_with_a_scaler_it_is_a_plain_loop_bit_for_bit(tmp_path: Path, where: str | None) -> None:
+def test_a_scaled_loop_is_plain(tmp_path: Path, where: str | None) -> None:
     class Scaled(InOrder):
         def create_accelerator_and_postprocess(self) -> None:
             super().create_accelerator_and_postprocess()
@@ -383,9 +363,8 @@ def test_with_a_scaler_it_is_a_plain_loop_bit_for_bit(tmp_path: Path, where: str
             return windows.overflowing(model, self.sharpness_aware, where)(**inputs)
 
     theirs, ours = windows.characters(), windows.characters()
-    args = arguments(tmp_path, gradient_accumulation_steps=2, max_grad_norm=0.3)
-    trainer = Scaled(theirs, args, train_dataset=lines(14), data_collator=collate, rho=RHO)
-    trainer.train()
+    args = {"max_grad_norm": 0.3}
+    trainer = trained(tmp_path, kind=Scaled, model=theirs, args=args, rho=RHO)
     opt = VaSSO(AdamW(windows.decay_groups(ours, 0.1), lr=1e-2, fused=True), rho=RHO)
     whole = list(in_windows(batches(lines(14), 2), 2))
     compute_loss = windows.overflowing(ours, opt, where)
@@ -400,8 +379,17 @@ def test_with_a_scaler_it_is_a_plain_loop_bit_for_bit(tmp_path: Path, where: str
     assert trainer.sharpness_aware.skipped == opt.skipped == (where is not None)
 
 
+def train_on_ranks(folder: Path) -> Tensor:
+    args = {"ddp_backend": "gloo", "max_grad_norm": 0.3, "optim": "sgd", "learning_rate": 0.5}
+    args["weight_decay"], model = 0.0, windows.characters(torch.float64)
+    trainer = trained(folder, model=model, samples=24, args=args, rho=RHO, theta=THETA)
+    assert (trainer.sharpness_aware.cost, trainer.accelerator.num_processes) == (6, 2)
+    return weights(model)
+
+
+@pytest.mark.ranks
 def test_two_processes_equal_one_on_the_whole_batch(tmp_path: Path) -> None:
-    found = run_both("trainer", tmp_path)
+    found = on_two_ranks(f"{__name__}:train_on_ranks", tmp_path)
     model = windows.characters(torch.float64)
     opt = VaSSO(SGD(model.parameters(), lr=0.5), rho=RHO, theta=THETA)
     passes = windows_of(model, lines(24), 4, by_tokens=False)  # 2 ranks, 2 micro-batches each
@@ -410,12 +398,102 @@ def test_two_processes_equal_one_on_the_whole_batch(tmp_path: Path) -> None:
         torch.testing.assert_close(rank, weights(model), rtol=0, atol=1e-14)
 
 
-def test_the_example_climbs_in_each_step() -> None:
-    command = [sys.executable, str(EXAMPLES / "transformers_trainer.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "120 gradients for 60 steps" in done.stdout
+def test_a_recipe_is_a_factory_for_the_trainer(tmp_path: Path) -> None:
+    ends = []
+    for recipe in (True, False):
+        model, args = windows.characters(), arguments(tmp_path)
+        given: dict[str, Any] = {
+            "optimizers": (VaSSO(SGD(model.parameters(), lr=0.1), rho=RHO), None)
+        }
+        if recipe:
+            make = Recipe(VaSSO, SGD, rho=RHO)
+            given = {"optimizer_cls_and_kwargs": (make, {"lr": 0.1})}
+        trainer = InOrder(model, args, train_dataset=lines(8), data_collator=collate, **given)
+        trainer.train()
+        assert (trainer.sharpness_aware.model is model) == recipe
+        ends.append(weights(model))
+    assert torch.equal(*ends)
 
 
-def test_sam_is_there_too(tmp_path: Path) -> None:
-    assert trained(tmp_path, method=SAM).sharpness_aware.param_groups[0]["theta"] == 1.0
+def test_a_schedule_free_base_is_told_when_to_train_and_when_to_evaluate(tmp_path: Path) -> None:
+    """With rho = 0 the losses of the plain Trainer, of its averaged weights, bit for bit."""
+    losses = []
+    for ours in (True, False):
+        model = windows.characters()
+        base: Any = AdamWScheduleFree(model.parameters(), lr=1e-2)
+        opt = SAM(base, rho=0.0) if ours else base
+        trainer = (InOrder if ours else PlainInOrder)(
+            model,
+            arguments(tmp_path, eval_strategy="steps", eval_steps=2),
+            train_dataset=lines(12),
+            eval_dataset=lines(4),
+            data_collator=collate,
+            optimizers=(opt, None),
+        )
+        trainer.train()
+        losses.append(logged(trainer, "eval_loss"))
+        assert len(losses[-1]) == 3
+    assert losses[0] == losses[1]
+
+
+class Functional(FunctionalMixin, PlainInOrder):
+    """Functional-SAM in the Trainer, on the samples as they come."""
+
+
+def functional_loop(model: Any, opt: Any, data: Any, accumulate: int) -> None:
+    """By hand: v of every micro-batch is kept, one perturbation for the window."""
+    rows = [data[i : i + 2] for i in range(0, len(data), 2)]
+    for window in (rows[i : i + accumulate] for i in range(0, len(rows), accumulate)):
+        inputs = [{key: torch.stack([x[key] for x in row]) for key in row[0]} for row in window]
+        kept = []
+        for x in inputs:
+            found = model(**x)
+            found.logits.retain_grad()
+            # the Trainer divides by all 16 labels of a row, 15 of which are predicted
+            (found.loss * 15 / 16 / len(window)).backward()
+            kept.append(found.logits.grad)
+        with opt.ascended():
+            for x, v in zip(inputs, kept, strict=True):
+                model(**x).logits.backward(v)
+        opt.step()
+        opt.zero_grad()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("method", [SAM, PreconditionedSAM])
+def test_functional_sam_is_a_loop_of_two_lines(
+    tmp_path: Path, method: Any, accumulate: int
+) -> None:
+    data = [{"input_ids": x, "labels": x} for x in torch.randint(64, (8, 16))]
+    model, twin = gpt().double(), gpt().double()
+    plain = gpt().double()
+    args = arguments(tmp_path, gradient_accumulation_steps=accumulate, max_grad_norm=0.0)
+
+    def base(model: Any) -> AdamW:
+        """Its eps is far above gradients that are rounding alone, as those of a key's bias."""
+        return AdamW(model.parameters(), lr=0.1, eps=0.1, weight_decay=0.0)
+
+    more: dict[str, Any] = {"args": args, "train_dataset": data, "method": method, "rho": RHO}
+    trainer = Functional(model, optimizers=(base(model), None), **more)
+    trainer.train()
+    functional_loop(twin, method(base(twin), rho=RHO, model=twin), data, accumulate)
+    # the losses of transformers are in float32
+    torch.testing.assert_close(weights(model), weights(twin), rtol=0, atol=1e-6)
+    InOrder(plain, optimizers=(base(plain), None), **more).train()
+    assert (weights(plain) - weights(model)).abs().max() > 1e-4
+    losses = [row["vasso/perturbed_loss"] for row in trainer.state.log_history if "loss" in row]
+    assert min(losses) > 3  # near log(64), not the product of logits and v
+
+
+def test_functional_sam_draws_the_same_dropout_twice(tmp_path: Path) -> None:
+    data = [{"input_ids": x, "labels": x} for x in torch.randint(64, (8, 16))]
+    model, seen = gpt(dropout=0.5), list[Tensor]()
+    model.transformer.drop.register_forward_hook(lambda m, x, z: seen.append(z.detach() == 0))
+    args = arguments(tmp_path, gradient_accumulation_steps=2)
+    Functional(model, args, train_dataset=data, method=SAM, rho=RHO).train()
+    first, second = (
+        [torch.stack(seen[i::4]) for i in (0, 1)],
+        [torch.stack(seen[i::4]) for i in (2, 3)],
+    )
+    assert all(map(torch.equal, first, second))
+    assert not torch.equal(*first)

@@ -1,7 +1,5 @@
 """Windows of micro-batches: text by characters, a small model, the plain loop without a host."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import io
@@ -20,7 +18,6 @@ Passes = list[Callable[[], Tensor]]
 
 @cache
 def zen() -> str:
-    """The Zen of Python, without printing it."""
     with contextlib.redirect_stdout(io.StringIO()):
         import this
     return codecs.decode(this.s, "rot13")
@@ -69,18 +66,13 @@ def characters(dtype: torch.dtype = torch.float32) -> Characters:
 
 
 def in_windows(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """Windows of `size`; the last may be ragged."""
     return (items[i : i + size] for i in range(0, len(items), size))
 
 
 def plain_loop(
     opt: SharpnessAware, windows: list[Passes], *, clip: float | None, params: list[Tensor]
 ) -> list[float]:
-    """All passes of a window at w, all again at w + epsilon, clip, step: what a host has to equal.
-
-    Returns:
-        The summed losses at w of each window.
-    """
+    """All passes of a window at w, all again at w + epsilon, clip, step."""
     losses = []
     for passes in windows:
         losses.append(sum(one_pass().item() for one_pass in passes))
@@ -110,8 +102,6 @@ def weights(model: nn.Module) -> Tensor:
 
 
 # -- a gradient scaler ----------------------------------------------------------------------------
-
-
 def scaler() -> torch.amp.GradScaler:
     """Hosts make one on a GPU only; what they do with it is the same here."""
     return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)

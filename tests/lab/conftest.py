@@ -1,11 +1,16 @@
-"""Real data where the environment has them: VASSO_DATA names the folder."""
+"""The command `vasso`, and real data where the environment has them in the folder VASSO_DATA."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from vasso.lab.data import cifar, folders
+from tests.lab.calls import Command, calling
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return calling(capsys)
 
 
 def needing(*names: str) -> Path:
@@ -16,32 +21,8 @@ def needing(*names: str) -> Path:
     root = Path(os.environ.get("VASSO_DATA", "/nonexistent"))
     missing = [name for name in names if not (root / name).exists()]
     if missing:
-        told = f"real data are needed: set VASSO_DATA to a folder that holds {missing[0]}"
+        message = f"real data are needed: set VASSO_DATA to a folder that holds {missing[0]}"
         if os.environ.get("VASSO_REQUIRE_DATA") == "1":
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(message)
+        pytest.skip(message)
     return root
-
-
-@pytest.fixture
-def real_cifar10() -> Path:
-    """The folder that holds CIFAR-10."""
-    return needing(cifar.FOLDER10)
-
-
-@pytest.fixture
-def real_cifar100() -> Path:
-    """The folder that holds CIFAR-100."""
-    return needing(cifar.FOLDER100)
-
-
-@pytest.fixture
-def real_human_labels() -> Path:
-    """The folder that holds CIFAR-10 and CIFAR-10N."""
-    return needing(cifar.FOLDER10, cifar.HUMAN)
-
-
-@pytest.fixture
-def real_tiny_imagenet() -> Path:
-    """The folder that holds Tiny-ImageNet, or some of its classes."""
-    return needing(folders.TINY)

@@ -1,8 +1,5 @@
 """Stores of runs that were never trained: numbers by a formula, so that every answer is known."""
 
-from __future__ import annotations
-
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,26 +10,25 @@ from zlib import crc32
 
 import numpy as np
 
-from vasso.diagnostics.density import Density
-from vasso.diagnostics.eigen import Eigenpairs
-from vasso.diagnostics.equal_effect import EqualEffect
+from vasso.diagnostics.adversary.equal_effect import EqualEffect
+from vasso.diagnostics.adversary.friendliness import Friendliness
+from vasso.diagnostics.adversary.radius import RiseCurve
+from vasso.diagnostics.adversary.slope_error import SlopeError
+from vasso.diagnostics.adversary.snr import Snr
+from vasso.diagnostics.curvature.density import Density
+from vasso.diagnostics.curvature.eigen import Eigenpairs
 from vasso.diagnostics.estimates import Estimate
-from vasso.diagnostics.friendliness import Friendliness
 from vasso.diagnostics.landscape import Surface
-from vasso.diagnostics.radius import RiseCurve
 from vasso.diagnostics.sharpness import Sharpness
-from vasso.diagnostics.slope_error import SlopeError
-from vasso.diagnostics.snr import Snr
-from vasso.lab import study as studies
-from vasso.lab.folder import FORMAT, Folder
-from vasso.lab.json_text import as_json
-from vasso.lab.probe_report import document, write
-from vasso.lab.probing import Depth
-from vasso.lab.probing import Findings as Probed
-from vasso.lab.report.beside import Measured, of_training
-from vasso.lab.report.reading import LINES, Trained
-from vasso.lab.runs import Run
-from vasso.lab.store import Store
+from vasso.lab.experiment.run import Run
+from vasso.lab.probe.results import document, write
+from vasso.lab.probe.run import Depth
+from vasso.lab.probe.run import ProbeResults as Probed
+from vasso.lab.report.read import Measurement, TrainedRun, noise_in_epochs
+from vasso.lab.store.json import as_json, table_in, unsealed
+from vasso.lab.store.run_directory import FORMAT, RunDirectory
+from vasso.lab.store.store import LINES, Store
+from vasso.lab.studies import study as studies
 
 CERTIFICATE = {
     "vasso": "0.1.0",
@@ -56,19 +52,20 @@ def effective(run: Run) -> float:
 
 
 def accuracy(run: Run) -> float:
-    """Best near an effective radius of 0.12, without noise."""
     e = effective(run)
     bump = math.exp(-((math.log(e / 0.12)) ** 2)) if e else 0.0
     return 55.0 - 40.0 * run.task.wrong + 15.0 * run.task.wrong * bump + 2.0 * bump
 
 
-def trained(run: Run, *, finished: bool = True, gain: float = 0.0) -> Trained:
+def trained(run: Run, *, finished: bool = True, gain: float = 0.0) -> TrainedRun:
     """A run that gives `accuracy` and `gain` with some noise of its seed and less of its own."""
     seed, own = np.random.default_rng(run.seed), np.random.default_rng(crc32(run.id.encode()))
     test = accuracy(run) + gain + float(seed.normal(0, 1)) + float(own.normal(0, 0.1))
     epochs = [epoch(run, i, test) for i in range(1, (run.task.epochs if finished else 2) + 1)]
     begun = f"2026-01-0{1 + run.seed % 9}T10:00:00+00:00"
-    return Trained(run, begun, CERTIFICATE, tuple(epochs), result(run, test) if finished else None)
+    return TrainedRun(
+        run, begun, CERTIFICATE, tuple(epochs), result(run, test) if finished else None
+    )
 
 
 def epoch(run: Run, i: int, test: float) -> dict[str, Any]:
@@ -92,21 +89,29 @@ def result(run: Run, test: float) -> dict[str, Any]:
         last["validation_accuracy"] = test - 0.3
     if run.task.wrong:
         last["wrong_accuracy"] = max(0.0, 100 - 1.5 * test)
-    best = {"epoch": 5, "test_accuracy": test + 1.25} if run.task.validation else None
-    cost = {"cost": 1872.0 * passes, "seconds": 50.5 * passes, "skipped": 0, "steps": 1872}
-    return {"last": last, "best": best, **cost, "ended": "2026-01-09T12:00:00+00:00"}
+    best = {"epoch": min(5, run.task.epochs), "test_accuracy": test + 1.25}
+    cost: dict[str, Any] = {
+        "cost": 1872.0 * passes,
+        "seconds": 50.5 * passes,
+        "skipped": 0,
+        "steps": 1872,
+    }
+    return {
+        "last": last,
+        "best": best if run.task.validation else None,
+        **cost,
+        "ended": "2026-01-09T12:00:00+00:00",
+    }
 
 
 # -- what is measured besides accuracy -------------------------------------------------------------
-
-
 def luck(run: Run) -> float:
     """Noise of the seed, and less of the run's own."""
     own = np.random.default_rng(crc32(run.id.encode()))
     return float(np.random.default_rng(run.seed).normal(0, 0.3)) + float(own.normal(0, 0.05))
 
 
-def translator(run: Run, *, scored: bool = True, bleu: float = 0.0) -> Trained:
+def translator(run: Run, *, scored: bool = True, bleu: float = 0.0) -> TrainedRun:
     """A run on sentences: BLEU of 35, more by `bleu` for VaSSO, whose perplexity is less by 0.5."""
     vasso = run.method.name == "VaSSO"
     perplexity = 5.0 - 0.5 * vasso - 0.1 * luck(run)
@@ -122,30 +127,32 @@ def translator(run: Run, *, scored: bool = True, bleu: float = 0.0) -> Trained:
     row = {"bleu": 35.0 + bleu * vasso + luck(run), "detokenised": 34.0 + luck(run)}
     row |= {"brevity_penalty": 1.0, "length_ratio": 1.01, "perplexity": perplexity, "sentences": 9}
     settings = {"beam": 5, "length_penalty": 1.0, "sentences": 0}
-    measured = {"bleu": Measured(settings, (row,))} if scored else {}
-    return Trained(run, "2026-01-01T10:00:00+00:00", CERTIFICATE, tuple(epochs), result, measured)
+    measured = {"bleu": Measurement(settings, (row,))} if scored else {}
+    return TrainedRun(
+        run, "2026-01-01T10:00:00+00:00", CERTIFICATE, tuple(epochs), result, measured
+    )
 
 
 MEASURED_ON = studies.load("hessian").at("cpu").measurement["images"]
 
 
-def flattened(run: Run, *, images: int = MEASURED_ON) -> Trained:
+def flattened(run: Run, *, images: int = MEASURED_ON) -> TrainedRun:
     """A run with eigenvalues 40 / k for SGD, 30 / k for SAM and 20 / k for VaSSO, about."""
     top = {"SAM": 30.0, "VaSSO": 20.0}.get(run.method.name, 40.0) + luck(run)
     row = {f"lambda{k}": top / k for k in range(1, 6)} | {"lambda1/lambda5": 5.0}
     row |= {f"residual{k}": 0.001 for k in range(1, 6)} | {"products": 40, "samples": images}
     settings = {"eigenvalues": 5, "images": images, "tolerance": 0.001}
-    return replace(trained(run), measured={"spectrum": Measured(settings, (row,))})
+    return replace(trained(run), measured={"spectrum": Measurement(settings, (row,))})
 
 
-def noisy(run: Run) -> Trained:
+def noisy(run: Run) -> TrainedRun:
     """A run that notes its signal-to-noise ratio, 0.5 / epoch, as training does."""
     one = trained(run)
     epochs = []
     for i, line in enumerate(one.epochs, 1):
         found = Snr(Estimate(0.5 / i, 0.3 / i, 0.8 / i, 0.95, 50), *[around(1.0)] * 2, batches=50)
         epochs.append({**line, "snr": found.row()})
-    return replace(one, epochs=tuple(epochs), measured=of_training(epochs))
+    return replace(one, epochs=tuple(epochs), measured=noise_in_epochs(epochs))
 
 
 def around(value: float) -> Estimate:
@@ -153,7 +160,6 @@ def around(value: float) -> Estimate:
 
 
 def found_by_a_probe() -> Probed:
-    """One result of every kind that has a figure."""
     thetas, rhos, open_ended = (1.0, 0.4), (0.05, 0.1, 0.2), Estimate(2.0, 1.0, math.inf, 0.95, 8)
     apart = [around(value) for value in (0.3, 0.1, 0.4, 0.2)]
     grid = np.linspace(-1, 1, 5)
@@ -182,16 +188,16 @@ def found_by_a_probe() -> Probed:
 
 
 def probe_of(run: Run) -> dict[str, Any]:
-    """What `vasso probe` would write of it."""
     subject: Any = SimpleNamespace(name=run.id, about={"kind": "run"}, count=32, others=[1, 2])
     whole = document(subject, Depth(0.1, (1.0, 0.4)), found_by_a_probe())
-    written: dict[str, Any] = json.loads(as_json(whole))
-    return written
+    return unsealed(as_json(whole))
+
+
+def rewritten(path: Path, **changes: Any) -> None:
+    path.write_bytes(as_json(table_in(path) | changes))
 
 
 # -- runs and stores -------------------------------------------------------------------------------
-
-
 def runs_of(
     name: str, scale: str = "cpu", seeds: int | None = None, wrong: Any = None
 ) -> list[Run]:
@@ -201,19 +207,17 @@ def runs_of(
     return [run for run in some if wrong is None or run.task.wrong in wrong]
 
 
-def as_lines(root: Path, runs: Iterable[Trained], name: str = "some") -> Path:
-    """A store of compact copies."""
+def as_lines(root: Path, runs: Iterable[TrainedRun], name: str = "some") -> Path:
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LINES).write_text("".join(f"{one.line()}\n" for one in runs))
     return root
 
 
-def as_store(root: Path, runs: Iterable[Trained]) -> Store:
-    """A store as training leaves it."""
+def as_store(root: Path, runs: Iterable[TrainedRun]) -> Store:
     store = Store(root)
     for one in runs:
-        folder: Folder = store.folder(one.run.id)
+        folder: RunDirectory = store.folder(one.run.id)
         folder.path.mkdir()
         about = {"format": FORMAT, "id": one.run.id, "run": one.run.in_full()}
         folder.write_settings({**about, "begun": one.begun, "certificate": one.certificate})

@@ -131,7 +131,10 @@ def test_one_false_verdict_in_a_study_is_rare(effect: float) -> None:
     rng, trials = np.random.default_rng(1), 600
     studies = [family(rng, effect) for _ in range(trials)]
     null = slice(0, 3 if effect else 6)
-    false = sum(any(word != "cannot tell" for word in words[null]) for words in studies) / trials
+    false = (
+        sum(any(word != "no significant difference" for word in words[null]) for words in studies)
+        / trials
+    )
     assert false <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
     if effect:
         assert sum(words[3] == "ahead" for words in studies) / trials > 0.5
@@ -142,15 +145,12 @@ def test_words() -> None:
     two = paired({0: 3.0, 1: 4.1}, {0: 1.0, 1: 2.0})
     assert standing(three, 0.04) == "ahead"
     assert standing(paired({0: 1.0, 1: 2.0, 2: 3.0}, {0: 3.0, 1: 4.1, 2: 5.0}), 0.04) == "behind"
-    assert standing(three, statistics.ALPHA) == "cannot tell"
-    assert standing(two, 0.0) == "no verdict"
-    assert standing(None, 0.0) == "no verdict"
-    assert [verdict(s, 2.0) for s in ("ahead", "behind", "cannot tell", "no verdict")] == [
-        "agrees",
-        "disagrees",
-        "cannot tell",
-        "no verdict",
-    ]
+    assert standing(three, statistics.ALPHA) == "no significant difference"
+    assert standing(two, 0.0) == "too few seeds"
+    assert standing(None, 0.0) == "too few seeds"
+    assert [
+        verdict(s, 2.0) for s in ("ahead", "behind", "no significant difference", "too few seeds")
+    ] == ["agrees", "disagrees", "inconclusive", "too few seeds"]
     assert verdict("behind", -0.1) == "agrees"
 
 
@@ -160,9 +160,6 @@ def test_the_radius_is_chosen_by_mean_validation_accuracy() -> None:
     assert chosen({0.2: [1.0], 0.1: [1.0]}) == 0.1
     assert chosen({0.1: [1.0, 9.0], 0.2: [6.0, 6.0]}) == 0.2
     assert chosen({0.1: [1.0, 2.0, 3.0], 0.2: [9.0, 9.0]}) == 0.1
-
-
-# -- how many seeds --------------------------------------------------------------------------------
 
 
 def power_by_scipy(difference: float, spread: float, n: int) -> float:
@@ -193,21 +190,18 @@ def test_seeds_of_what_has_no_spread_and_of_what_has_too_much() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ((0.0, 1.0), "difference must be a number other than 0, got 0.0"),
         ((0.1, -1.0), "spread must be a number, at least 0, got -1.0"),
         ((0.1, math.nan), "spread must be a number, at least 0, got nan"),
     ],
 )
-def test_seeds_of_nonsense(given: tuple[float, float], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_seeds_of_nonsense(given: tuple[float, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         seeds_to_decide(*given)
     with pytest.raises(ValueError, match="power must be between 0 and 1"):
         seeds_to_decide(0.1, 1.0, power=1.0)
-
-
-# -- where less is better, or neither --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,7 +216,7 @@ def test_what_is_better_is_for_the_number_to_say(better: Any, words: tuple[str, 
     zeros = dict.fromkeys(range(4), 0.0)
     up, down = (paired({s: sign * (1 + s / 9) for s in zeros}, zeros) for sign in (1, -1))
     assert (standing(up, 0.01, better), standing(down, 0.01, better)) == words
-    assert standing(up, 0.05, better) == "cannot tell"
+    assert standing(up, 0.05, better) == "no significant difference"
     for mine, published in zip(words, (0.2, -0.2), strict=True):
         assert verdict(mine, published, better) == "agrees"
         assert verdict(mine, -published, better) == "disagrees"

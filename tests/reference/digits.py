@@ -4,21 +4,14 @@ The weights of a twin are one flat vector; here is its loss and its gradient, an
 a module.
 """
 
-from __future__ import annotations
-
-from functools import cache
+from collections.abc import Callable
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
 
-
-@cache
-def digits() -> tuple[Tensor, Tensor]:
-    """64 grey values in [0, 1] in float64, and the label."""
-    data = load_digits()
-    return torch.from_numpy(data.data / 16.0), torch.from_numpy(data.target).long()
+from tests.support.compare import digits
 
 
 def batch(t: int, size: int = 32) -> tuple[Tensor, Tensor]:
@@ -26,6 +19,21 @@ def batch(t: int, size: int = 32) -> tuple[Tensor, Tensor]:
     x, y = digits()
     rows = torch.arange(t * size, (t + 1) * size) % len(x)
     return x[rows], y[rows]
+
+
+def closure_on_batch(
+    opt: Optimizer, model: Callable[[Tensor], Tensor], t: int
+) -> Callable[[], Tensor]:
+    """The closure of torch.optim on the batch of step t."""
+
+    def closure() -> Tensor:
+        opt.zero_grad()
+        inputs, labels = batch(t)
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        return loss
+
+    return closure
 
 
 def net(norm: bool = False, dropout: float = 0.0) -> nn.Sequential:

@@ -9,8 +9,6 @@ and x <- x - lr (x - mu), with gamma_t = gamma (1 + scoping)^t.
 Chaudhari et al., 2017.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

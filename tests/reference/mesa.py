@@ -6,8 +6,6 @@ loss = CE + lam tau^2 mean_i sum_c p_ic log(p_ic / q_ic)
 Du et al., 2022.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

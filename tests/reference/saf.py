@@ -5,8 +5,6 @@ loss = CE + lam tau^2 mean_i sum_c p_ic log(p_ic / q_ic),  p_i = softmax(past_i 
 past_i: what was said of sample i `window` epochs ago. Du et al., 2022.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ epsilon = rho g / ||g||,  u = g(x + epsilon),  x <- x - lr u       (Foret et al.
 The norm is over all tensors that are climbed: those of groups with rho > 0 that have a gradient.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

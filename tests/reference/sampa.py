@@ -7,8 +7,6 @@ x_{t+1} = the step of SGD from x_t by (1 - lam) grad f(x~_t; B_{t-1}) + lam grad
 Xie, Pethick and Cevher, 2024. At t = 0 there is no grad f(y_0): x~_0 = y_1 = x_0 on batch B_0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

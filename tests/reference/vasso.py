@@ -6,8 +6,6 @@ Li and Giannakis, 2023, eq. (4). At a tensor's first gradient d is that gradient
 the first theta below 1; until then d is the gradient of the step, and there is nothing before it.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from tests.reference.sam import Gradients, Group, Oracle, add, descend, epsilon

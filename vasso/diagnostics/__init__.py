@@ -1,100 +1,93 @@
-"""Is the adversary any good, and how flat is it here? Measurements that leave no trace.
+"""Measurements of adversaries and flatness that leave the model unchanged; figures are separate.
 
-Everything here computes; drawing is apart. Results are frozen dataclasses that know their
-uncertainty and how to become a row of a table.
+Results are frozen dataclasses with confidence intervals, and most have a `row()` for tables.
+Arguments with the same meaning everywhere are described here once:
+
+    model      the network; its weights, buffers, gradients and modes are restored
+    loss_fn    its loss, the mean over the samples of a batch; see `passes`
+    batchnorm  "running" normalises by running statistics, "batch" by those of the batch
+    dropout    whether dropout is on; masks are the same at w and at w + epsilon
+    seed       of the random numbers drawn
+    level      confidence level of the intervals
 
 Names are imported when they are first used. The functions `snr`, `friendliness` and `sharpness`
-live in modules of the same name: `from vasso.diagnostics.snr import snr`.
+live in modules of the same name: `from vasso.diagnostics.adversary.snr import snr`.
 """
-
-from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vasso.extras import need
+from vasso.optional import check_installed
 
 if TYPE_CHECKING:
-    # how sure we are
-    from vasso.diagnostics.estimates import Estimate as Estimate
-    from vasso.diagnostics.estimates import mean_of as mean_of
+    # estimates
+    from vasso.diagnostics.estimates import Estimate as Estimate, mean_of as mean_of
     from vasso.diagnostics.estimates import share_of as share_of
 
-    # how noisy gradients and slopes are
-    from vasso.diagnostics.snr import Snr as Snr
-    from vasso.diagnostics.snr import SnrMeter as SnrMeter
-    from vasso.diagnostics.slope_error import ErrorMeter as ErrorMeter
-    from vasso.diagnostics.slope_error import SlopeError as SlopeError
-    from vasso.diagnostics.slope_error import Stability as Stability
-    from vasso.diagnostics.slope_error import slope_errors as slope_errors
-    from vasso.diagnostics.sphere import Cloud as Cloud
-    from vasso.diagnostics.sphere import cloud as cloud
+    # noise of gradients and slopes
+    from vasso.diagnostics.adversary.snr import Snr as Snr, SnrMeter as SnrMeter
+    from vasso.diagnostics.adversary.slope_error import ErrorMeter as ErrorMeter
+    from vasso.diagnostics.adversary.slope_error import SlopeError as SlopeError
+    from vasso.diagnostics.adversary.slope_error import Stability as Stability
+    from vasso.diagnostics.adversary.slope_error import slope_errors as slope_errors
+    from vasso.diagnostics.adversary.sphere import Cloud as Cloud, cloud as cloud
 
-    # what adversaries do, to their own batch and to others
-    from vasso.diagnostics.friendliness import Friendliness as Friendliness
-    from vasso.diagnostics.friendliness import friendliness_of as friendliness_of
-    from vasso.diagnostics.radius import Adversary as Adversary
-    from vasso.diagnostics.radius import RiseCurve as RiseCurve
-    from vasso.diagnostics.radius import Rises as Rises
-    from vasso.diagnostics.radius import rise_along as rise_along
-    from vasso.diagnostics.radius import rise_curve as rise_curve
+    # effects of adversaries on their own batch and on others
+    from vasso.diagnostics.adversary.friendliness import Friendliness as Friendliness
+    from vasso.diagnostics.adversary.friendliness import friendliness_of as friendliness_of
+    from vasso.diagnostics.adversary.radius import Adversary as Adversary, RiseCurve as RiseCurve
+    from vasso.diagnostics.adversary.radius import Rises as Rises, rise_along as rise_along
+    from vasso.diagnostics.adversary.radius import rise_curve as rise_curve
 
-    # how sharp it is
+    # sharpness and curvature
     from vasso.diagnostics.sharpness import Sharpness as Sharpness
     from vasso.diagnostics.sharpness import average_sharpness as average_sharpness
-    from vasso.diagnostics.products import GaussNewton as GaussNewton
-    from vasso.diagnostics.products import Hessian as Hessian
-    from vasso.diagnostics.eigen import Eigenpairs as Eigenpairs
-    from vasso.diagnostics.eigen import top_eigenpairs as top_eigenpairs
-    from vasso.diagnostics.density import Density as Density
-    from vasso.diagnostics.density import spectral_density as spectral_density
-    from vasso.diagnostics.trace import Trace as Trace
-    from vasso.diagnostics.trace import hutch_plus_plus as hutch_plus_plus
-    from vasso.diagnostics.trace import hutchinson as hutchinson
+    from vasso.diagnostics.curvature.products import GaussNewton as GaussNewton, Hessian as Hessian
+    from vasso.diagnostics.curvature.eigen import Eigenpairs as Eigenpairs
+    from vasso.diagnostics.curvature.eigen import top_eigenpairs as top_eigenpairs
+    from vasso.diagnostics.curvature.density import Density as Density
+    from vasso.diagnostics.curvature.density import spectral_density as spectral_density
+    from vasso.diagnostics.curvature.trace import Trace as Trace, hutch_plus_plus as hutch_plus_plus
+    from vasso.diagnostics.curvature.trace import hutchinson as hutchinson
 
-    # what it looks like around
-    from vasso.diagnostics.landscape import Slice as Slice
-    from vasso.diagnostics.landscape import Surface as Surface
-    from vasso.diagnostics.landscape import direction as direction
-    from vasso.diagnostics.landscape import interpolation as interpolation
-    from vasso.diagnostics.landscape import slice_1d as slice_1d
-    from vasso.diagnostics.landscape import slice_2d as slice_2d
+    # the loss landscape
+    from vasso.diagnostics.landscape import Slice as Slice, Surface as Surface
+    from vasso.diagnostics.landscape import direction as direction, interpolation as interpolation
+    from vasso.diagnostics.landscape import slice_1d as slice_1d, slice_2d as slice_2d
 
     # a model as a function of its weights, and a live probe
-    from vasso.diagnostics.passes import Objective as Objective
-    from vasso.diagnostics.passes import OfModel as OfModel
-    from vasso.diagnostics.passes import gradient_of as gradient_of
-    from vasso.diagnostics.passes import objective as objective
+    from vasso.diagnostics.passes import Objective as Objective, OfModel as OfModel
+    from vasso.diagnostics.passes import gradient_of as gradient_of, objective as objective
     from vasso.diagnostics.passes import untouched as untouched
     from vasso.diagnostics.probe import Probe as Probe
 
-need("diagnostics", "numpy", "scipy")
+check_installed("diagnostics", "numpy", "scipy")
 
-_HOMES = {
+_MODULES = {
     "estimates": "Estimate mean_of share_of",
-    "snr": "Snr SnrMeter",
-    "slope_error": "ErrorMeter SlopeError Stability slope_errors",
-    "sphere": "Cloud cloud",
-    "friendliness": "Friendliness friendliness_of",
-    "radius": "Adversary RiseCurve Rises rise_along rise_curve",
+    "adversary.snr": "Snr SnrMeter",
+    "adversary.slope_error": "ErrorMeter SlopeError Stability slope_errors",
+    "adversary.sphere": "Cloud cloud",
+    "adversary.friendliness": "Friendliness friendliness_of",
+    "adversary.radius": "Adversary RiseCurve Rises rise_along rise_curve",
     "sharpness": "Sharpness average_sharpness",
-    "products": "GaussNewton Hessian",
-    "eigen": "Eigenpairs top_eigenpairs",
-    "density": "Density spectral_density",
-    "trace": "Trace hutch_plus_plus hutchinson",
+    "curvature.products": "GaussNewton Hessian",
+    "curvature.eigen": "Eigenpairs top_eigenpairs",
+    "curvature.density": "Density spectral_density",
+    "curvature.trace": "Trace hutch_plus_plus hutchinson",
     "landscape": "Slice Surface direction interpolation slice_1d slice_2d",
     "passes": "Objective OfModel gradient_of objective untouched",
     "probe": "Probe",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_HOME_OF)
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,8 +1,6 @@
-"""What is in a batch? Tensors whose first dimension counts samples, nested as the loader likes."""
+"""Batches: tensors whose first dimension counts samples, nested in tuples, lists and mappings."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,14 +8,7 @@ from torch import Tensor
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """The tensors of a batch, however it nests tuples, lists and mappings.
-
-    Args:
-        batch: what a loader gives.
-
-    Returns:
-        Its tensors, in order.
-    """
+    """The tensors of a batch, in order."""
     if isinstance(batch, Tensor):
         return [batch]
     if isinstance(batch, Mapping):
@@ -27,68 +18,43 @@ def tensors_in(batch: Any) -> list[Tensor]:
     return []
 
 
+def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same nested batch with every tensor changed; other values stay."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {key: map_tensors(value, change) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(value, change) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map_tensors(value, change) for value in batch)
+    return batch
+
+
 def samples_in(batch: Any) -> int:
-    """How many samples a batch has: the first dimension of its first tensor.
-
-    Args:
-        batch: what a loader gives.
-
-    Returns:
-        The number.
-
-    Raises:
-        TypeError: there is no tensor with samples in it.
-
-    Example:
-        >>> samples_in((torch.ones(3, 2), torch.ones(3)))
-        3
-    """
-    found = [x for x in tensors_in(batch) if x.dim()]
-    if not found:
+    """The number of samples in a batch: the first dimension of its first tensor that has one."""
+    counted = [x for x in tensors_in(batch) if x.dim()]
+    if not counted:
         raise TypeError(
             f"a batch has no tensor whose first dimension counts samples: {type(batch).__name__}. "
             "Pass (inputs, targets), or a mapping of tensors with OfModel(...)"
         )
-    return len(found[0])
+    return len(counted[0])
 
 
 def rows_of(batch: Any, rows: slice) -> Any:
-    """Some samples of a batch, in the form of the batch.
-
-    Args:
-        batch: what a loader gives.
-        rows: which samples.
-
-    Returns:
-        Views of its tensors; what is no tensor stays.
-    """
-    if isinstance(batch, Tensor):
-        return batch[rows] if batch.dim() else batch
-    if isinstance(batch, Mapping):
-        return {key: rows_of(value, rows) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(rows_of(value, rows) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(rows_of(value, rows) for value in batch)
-    return batch
+    """The batch restricted to some of its samples, as views."""
+    return map_tensors(batch, lambda x: x[rows] if x.dim() else x)
 
 
 def on_device(batch: Any, device: torch.device) -> Any:
-    """A batch on a device; the same tensors if they are there.
+    """The batch on a device; tensors that are there already are not copied."""
+    return map_tensors(batch, lambda x: x.to(device, non_blocking=True))
 
-    Args:
-        batch: what a loader gives.
-        device: where to.
 
-    Returns:
-        The batch in its form.
-    """
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: on_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(on_device(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(on_device(value, device) for value in batch)
-    return batch
+def batch_list(batches: Iterable[Any], what: str) -> list[Any]:
+    """The batches as a list; a ValueError that names what needs them if there are none."""
+    batches = list(batches)
+    if not batches:
+        raise ValueError(f"batches is empty: {what} needs at least one batch")
+    return batches

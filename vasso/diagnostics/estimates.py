@@ -1,14 +1,15 @@
-"""How sure are we of a number? Estimates that carry their interval.
+"""Estimates with confidence intervals: means, shares, and means over two crossed samples.
 
-Means have Student's interval, shares Wilson's. What was measured of every adversary on every batch
-is uncertain by both: such a table has the interval of a mean over two crossed samples.
+Means have Student's interval, shares have Wilson's. A table of every adversary on every batch is
+uncertain through both its rows and its columns; its mean has an interval for two crossed samples.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +20,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and where the truth may be.
+    """A number with its confidence interval.
 
     Attributes:
         value: the estimate.
         low: lower end of the interval.
         high: upper end.
-        level: how often such intervals hold the truth.
-        n: of how many independent observations it is made.
+        level: confidence level, the share of such intervals that contain the true value.
+        n: number of independent observations.
 
     Example:
         >>> print(Estimate(0.5, 0.25, 0.75, 0.95, 12))
@@ -40,60 +41,43 @@ class Estimate:
     n: float
 
     def row(self, name: str) -> dict[str, float]:
-        """Three columns: the value, and the interval's ends.
-
-        Args:
-            name: of the quantity.
-
-        Returns:
-            ``name``, ``name_low``, ``name_high``.
-        """
+        """Three columns of a table: ``name``, ``name_low`` and ``name_high``."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def times(self, factor: float) -> Estimate:
-        """The estimate of a multiple.
-
-        Args:
-            factor: a number, at least 0.
-
-        Returns:
-            Value and interval multiplied.
-        """
+        """Value and interval multiplied by a factor of at least 0."""
         ends = (self.value * factor, self.low * factor, self.high * factor)
         return Estimate(*ends, self.level, self.n)
+
+    def within(self, low: float, high: float) -> Estimate:
+        """The interval without what is impossible: a mean of cosines lies between -1 and 1."""
+        ends = (max(self.low, low), min(self.high, high))
+        return Estimate(self.value, *ends, self.level, self.n)
 
     def __str__(self) -> str:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
+def row_of(result: Any) -> dict[str, Any]:
+    """The fields of a result as columns of a table; an `Estimate` has three."""
+    row: dict[str, Any] = {}
+    for field in fields(result):
+        value = getattr(result, field.name)
+        row |= value.row(field.name) if isinstance(value, Estimate) else {field.name: value}
+    return row
+
+
 def check_level(level: float) -> None:
-    """Raises unless a level is a probability.
-
-    Args:
-        level: how often an interval is to hold the truth.
-
-    Raises:
-        ValueError: it is not strictly between 0 and 1.
-    """
+    """Raises unless the confidence level is strictly between 0 and 1."""
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, such as 0.95, got {level}")
 
 
 def student(value: float, error: float, dof: float, level: float = 0.95) -> Estimate:
-    """value ± t error, with Student's t.
-
-    Args:
-        value: the estimate.
-        error: its standard error.
-        dof: degrees of freedom; with none the interval is infinite.
-        level: how often it is to hold the truth.
-
-    Returns:
-        The estimate.
-    """
+    """value ± t error with Student's t; without degrees of freedom the interval is infinite."""
     check_level(level)
-    reach = float(stdtrit(dof, 0.5 + level / 2)) * error if dof > 0 else math.inf
-    return Estimate(value, value - reach, value + reach, level, dof + 1)
+    half = float(stdtrit(dof, 0.5 + level / 2)) * error if dof > 0 else math.inf
+    return Estimate(value, value - half, value + half, level, dof + 1)
 
 
 def mean_of(
@@ -103,15 +87,8 @@ def mean_of(
 
     Args:
         values: the observations.
-        level: how often the interval is to hold the truth.
         autocorrelation: r, if the correlation of two observations k apart is r^k; n of them then
             count as n (1 - r) / (1 + r).
-
-    Returns:
-        The estimate.
-
-    Raises:
-        ValueError: there are no values.
 
     Example:
         >>> print(mean_of([1.0, 2.0, 3.0]))
@@ -131,15 +108,8 @@ def share_of(hits: float, n: float, *, level: float = 0.95) -> Estimate:
     """A share of n independent trials, with Wilson's interval.
 
     Args:
-        hits: how many; fractions where trials are worth less than one.
-        n: of how many.
-        level: how often the interval is to hold the truth.
-
-    Returns:
-        The estimate.
-
-    Raises:
-        ValueError: it is no share.
+        hits: number of successes; a fraction where trials count as less than one.
+        n: number of trials.
 
     Example:
         >>> print(share_of(0, 10))
@@ -147,20 +117,20 @@ def share_of(hits: float, n: float, *, level: float = 0.95) -> Estimate:
     """
     check_level(level)
     if not 0 <= hits <= n or n == 0:
-        raise ValueError(f"{hits} of {n} is no share: give 0 <= hits <= n and n > 0")
+        raise ValueError(f"{hits} of {n} is not a share: pass 0 <= hits <= n and n > 0")
     z2 = float(ndtri(0.5 + level / 2)) ** 2
     p, whole = hits / n, 1 + z2 / n
     middle = (p + z2 / (2 * n)) / whole
-    reach = math.sqrt(z2 * (p * (1 - p) + z2 / (4 * n)) / n) / whole
-    low = 0.0 if hits == 0 else middle - reach
-    high = 1.0 if hits == n else middle + reach
+    half = math.sqrt(z2 * (p * (1 - p) + z2 / (4 * n)) / n) / whole
+    low = 0.0 if hits == 0 else middle - half
+    high = 1.0 if hits == n else middle + half
     return Estimate(p, low, high, level, n)
 
 
 def _crossed_error(x: Array) -> tuple[float, float]:
     """The standard error of the mean of a table, and its degrees of freedom."""
-    # Of x_ij = m + a_i + b_j + e_ij the means of rows vary by a and e, those of columns by b and
-    # e; e is counted twice in their sum and taken off once.
+    # With x_ij = m + a_i + b_j + e_ij the means of rows vary by a and e, those of columns by b and
+    # e; their sum counts e twice, so it is subtracted once.
     A, B = x.shape
     if A == 1 or B == 1:
         return (
@@ -178,30 +148,13 @@ def _crossed_error(x: Array) -> tuple[float, float]:
 
 
 def crossed_mean(table: Array, *, level: float = 0.95) -> Estimate:
-    """The mean of a table whose rows and columns are both samples; with one row, of its columns.
-
-    Args:
-        table: x_ij of adversary i on batch j.
-        level: how often the interval is to hold the truth.
-
-    Returns:
-        The estimate, by Satterthwaite's degrees of freedom.
-    """
+    """The mean of a table x_ij, adversary i on batch j, where rows and columns are both samples."""
     error, dof = _crossed_error(table)
     return student(float(table.mean()), error, dof, level)
 
 
 def crossed_ratio(table: Array, by: Array, *, level: float = 0.95) -> Estimate:
-    """mean(table) / mean(by) with one number of `by` for each row, by the delta method.
-
-    Args:
-        table: x_ij of adversary i on batch j.
-        by: y_i of adversary i.
-        level: how often the interval is to hold the truth.
-
-    Returns:
-        The estimate; NaN where the mean of `by` is 0.
-    """
+    """mean(table) / mean(by) with one `by` for each row, by the delta method; NaN if that is 0."""
     if by.mean() == 0:
         return Estimate(math.nan, -math.inf, math.inf, level, 0)
     ratio = float(table.mean() / by.mean())
@@ -212,22 +165,9 @@ def crossed_ratio(table: Array, by: Array, *, level: float = 0.95) -> Estimate:
 def crossed_share(table: Array, *, level: float = 0.95) -> Estimate:
     """The share of ones in a table of zeros and ones whose rows and columns are both samples.
 
-    Args:
-        table: 1 where it is so of adversary i on batch j.
-        level: how often the interval is to hold the truth.
-
-    Returns:
-        Wilson's interval for as many independent trials as would have the same standard error. A
-        table of one kind alone has none to show, and counts as its shorter side: the interval is
-        then wider than with a single hit.
-
-    Example:
-        >>> table = np.zeros((5, 8))
-        >>> print(crossed_share(table))  # as of 5 trials
-        0 [0, 0.4345]
-        >>> table[0, 0] = 1
-        >>> print(crossed_share(table))  # as of 39
-        0.025 [0.004349, 0.1308]
+    Wilson's interval for as many independent trials as would have the same standard error. A table
+    of equal values has no standard error and counts as its shorter side, so its interval is wider
+    than that of a table with a single hit.
     """
     p = float(table.mean())
     if min(table.shape) == 1:

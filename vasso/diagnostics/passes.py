@@ -1,14 +1,12 @@
-"""Where and on what is a loss or a gradient taken, without leaving a trace?
+"""Losses and gradients of a model at w and at w + epsilon, without side effects on the model.
 
-Inside `untouched(model)` one may do anything to a model; afterwards weights, buffers, gradients,
-modes and random generators are what they were, bit for bit, whatever happened. `Objective` is a
-model inside of it as a function of its weights: f_B(w + epsilon) and its gradient.
+`untouched(model)` restores weights, buffers, gradients, training modes and random generators bit
+for bit when its block ends, for whatever reason. `Objective` is a model in such a block, as a
+function of its weights: f_B(w + epsilon) and its gradient.
 
 A loss is ``loss_fn(model(inputs), targets)`` for batches ``(inputs, targets)``, the mean over the
-samples; models that want more of a batch take ``OfModel(lambda model, batch: ...)``.
+samples. Models that need more of a batch use ``OfModel(lambda model, batch: ...)``.
 """
-
-from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,13 +20,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from vasso import checks
+from vasso import validation
 from vasso.diagnostics.batches import on_device, samples_in
-from vasso.randomness import current, replay
-from vasso.vectors import Vector, add_scaled_, full_precision, lerp_
+from vasso.numerics.rng import get_state, set_state
+from vasso.numerics.vectors import Vector, add_scaled_, full_precision, lerp_, sum_dtype
 
 BatchNorm: TypeAlias = Literal["batch", "running"]
-"""By what BatchNorm normalises: the statistics of the batch at hand, or its running ones."""
+"""The statistics that BatchNorm normalises by: those of the batch, or the running ones."""
 
 LossFn: TypeAlias = Callable[..., Tensor]
 
@@ -49,23 +47,18 @@ class OfModel:
     loss: Callable[[nn.Module, Any], Tensor]
 
 
-# -- nothing is touched ---------------------------------------------------------------------------
-
-
 @contextmanager
 def untouched(model: nn.Module, *loaders: Any) -> Iterator[None]:
-    """Brings everything of a model back as it was, also after an exception or Ctrl-C.
+    """Restores a model and all random generators at the end of the block, also after Ctrl-C.
 
-    Weights, all buffers, `.grad` (the same objects; None inside), training modes, and the random
-    generators of torch on all devices, of Python and of numpy. Weights and buffers are written
-    to behind autograd's back, so that a loss computed before can still be propagated after.
+    Restored are weights, all buffers, `.grad` (the same objects; None inside the block), training
+    modes, and the random generators of torch on all devices, of Python and of numpy. Weights and
+    buffers are written without autograd's knowledge: a loss computed before the block can still be
+    backpropagated after it.
 
     Args:
-        model: whatever may be done to it inside.
-        *loaders: loaders that are iterated inside; a generator of their own is brought back too.
-
-    Yields:
-        Nothing.
+        model: the model; the block may change anything of it.
+        *loaders: loaders that the block iterates; their own generators are restored too.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -81,9 +74,11 @@ def untouched(model: nn.Module, *loaders: Any) -> Iterator[None]:
         for m in model.modules()
         for name, b in m._buffers.items()
     ]
-    gradients = [(p, p.grad, _value_of_view(p.grad)) for p, _ in weights]
+    # DDP writes to its bucket inside the block, so a gradient that is a view of one is copied
+    views = {p: p.grad.data.clone() for p, _ in weights if p.grad is not None and p.grad._is_view()}
+    gradients = [(p, p.grad, views.get(p)) for p, _ in weights]
     modes = [(m, m.training) for m in model.modules()]
-    luck = _Luck(model, loaders)
+    generators = _GeneratorStates(model, loaders)
     try:
         for p, _ in weights:
             p.grad = None
@@ -99,13 +94,8 @@ def untouched(model: nn.Module, *loaders: Any) -> Iterator[None]:
             _write(gradient, content)
         for module, training in modes:
             module.training = training
-        luck.restore()
+        generators.restore()
         torch.clear_autocast_cache()
-
-
-def _value_of_view(gradient: Tensor | None) -> Tensor | None:
-    """A copy of a gradient that its owner may write to behind our back: DDP's bucket views."""
-    return gradient.data.clone() if gradient is not None and gradient._is_view() else None
 
 
 def _write(x: Tensor | None, value: Tensor | None) -> None:
@@ -113,33 +103,33 @@ def _write(x: Tensor | None, value: Tensor | None) -> None:
         x.data.copy_(value)
 
 
-class _Luck:
+class _GeneratorStates:
     """The state of every random generator that a pass or a loader may draw from."""
 
     def __init__(self, model: nn.Module, loaders: Iterable[Any]) -> None:
-        self.torch = current([*model.parameters(), *model.buffers(), *_one_on_each_device()])
+        self.torch = get_state([*model.parameters(), *model.buffers(), *_one_per_device()])
         self.python = random.getstate()
         self.numpy = np.random.get_state()
-        owned = {id(g): g for loader in loaders for g in _generators_of(loader)}
-        self.own = [(g, g.get_state()) for g in owned.values()]
+        unique = {id(g): g for loader in loaders for g in _generators_of(loader)}
+        self.loaders = [(g, g.get_state()) for g in unique.values()]
 
     def restore(self) -> None:
-        replay(self.torch)
+        set_state(self.torch)
         random.setstate(self.python)
         np.random.set_state(self.numpy)
-        for generator, state in self.own:
+        for generator, state in self.loaders:
             generator.set_state(state)
 
 
-def _one_on_each_device() -> Vector:
-    """A tensor on every accelerator in use, so that its generator is looked after."""
+def _one_per_device() -> Vector:
+    """A tensor on every accelerator in use, so that the state of its generator is saved."""
     if not torch.accelerator.is_available():
         return []
     kind = torch.accelerator.current_accelerator()
     if kind is None or not torch.get_device_module(kind).is_initialized():
         return []
-    places = range(torch.accelerator.device_count())
-    return [torch.empty(0, device=torch.device(kind.type, i)) for i in places]
+    devices = range(torch.accelerator.device_count())
+    return [torch.empty(0, device=torch.device(kind.type, i)) for i in devices]
 
 
 def _generators_of(loader: Any) -> list[torch.Generator]:
@@ -147,89 +137,53 @@ def _generators_of(loader: Any) -> list[torch.Generator]:
     sampler = getattr(loader, "sampler", None)
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = (loader, sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
-    found = (getattr(owner, "generator", None) for owner in owners)
-    return [g for g in found if isinstance(g, torch.Generator)]
-
-
-# -- losses and gradients -------------------------------------------------------------------------
+    generators = (getattr(owner, "generator", None) for owner in owners)
+    return [g for g in generators if isinstance(g, torch.Generator)]
 
 
 @dataclass(frozen=True)
 class Objective:
     """A model as a function of its weights, inside `objective(...)`.
 
+    Methods that take a batch also take `epsilon`, the displacement from w with one tensor for each
+    of `params` (None is w itself), and `key`: passes with the same key draw the same dropout masks.
+
     Attributes:
         model: the model.
         loss_fn: its loss.
-        params: the weights that are moved and differentiated by.
-        home: their values at w.
+        params: the weights that are displaced and differentiated by.
+        values: their values at w.
         dropout: whether passes draw random numbers.
     """
 
     model: nn.Module
     loss_fn: LossFn | OfModel
     params: Vector
-    home: Vector
+    values: Vector
     dropout: bool = False
 
     def loss(self, batch: Any, epsilon: Sequence[Tensor] | None = None, *, key: int = 0) -> float:
-        """f_B(w + epsilon).
-
-        Args:
-            batch: the samples.
-            epsilon: how far from w; None is w itself.
-            key: passes with the same key draw the same dropout masks.
-
-        Returns:
-            The mean loss.
-        """
+        """f_B(w + epsilon), the mean loss of the batch."""
         with torch.no_grad(), self._at(epsilon, key):
             return float(loss_of(self.model, self.loss_fn, batch))
 
     def gradient(
         self, batch: Any, epsilon: Sequence[Tensor] | None = None, *, key: int = 0
     ) -> Vector:
-        """The gradient of f_B at w + epsilon.
-
-        Args:
-            batch: the samples.
-            epsilon: how far from w; None is w itself.
-            key: passes with the same key draw the same dropout masks.
-
-        Returns:
-            One tensor for each of `params`.
-        """
+        """The gradient of f_B at w + epsilon, one tensor for each of `params`."""
         return self.loss_and_gradient(batch, epsilon, key=key)[1]
 
     def loss_and_gradient(
         self, batch: Any, epsilon: Sequence[Tensor] | None = None, *, key: int = 0
     ) -> tuple[float, Vector]:
-        """f_B(w + epsilon) and its gradient there.
-
-        Args:
-            batch: the samples.
-            epsilon: how far from w; None is w itself.
-            key: passes with the same key draw the same dropout masks.
-
-        Returns:
-            The mean loss, and one tensor for each of `params`.
-        """
+        """f_B(w + epsilon) and its gradient there."""
         with torch.enable_grad(), self._at(epsilon, key):
             loss = loss_of(self.model, self.loss_fn, batch)
-            return float(loss.detach()), _gradient(loss, self.params)
+            g = torch.autograd.grad(loss, self.params, materialize_grads=True)
+            return float(loss.detach()), [x.detach() for x in g]
 
     def mean_gradient(self, batches: Iterable[Any]) -> Vector:
-        """The gradient at w of the mean loss over all samples of several batches.
-
-        Args:
-            batches: each counts by its samples.
-
-        Returns:
-            One tensor for each of `params`, in float32 or more.
-
-        Raises:
-            ValueError: there are no batches.
-        """
+        """The gradient at w of the mean loss over all samples, in float32 or more."""
         mean: Vector = []
         seen = 0
         for key, batch in enumerate(batches):
@@ -245,64 +199,44 @@ class Objective:
 
     @contextmanager
     def _at(self, epsilon: Sequence[Tensor] | None, key: int) -> Iterator[None]:
-        with _same_draws(self.params, key, self.dropout), self.displaced(epsilon):
+        with _seeded(self.params, key, self.dropout), self.displaced(epsilon):
             yield
 
     @contextmanager
     def displaced(self, epsilon: Sequence[Tensor] | None) -> Iterator[None]:
-        """The weights are at w + epsilon inside, at w outside.
-
-        Args:
-            epsilon: one tensor for each of `params`; None moves nothing.
-
-        Yields:
-            Nothing.
-        """
+        """Moves the weights to w + epsilon inside the block and back to w after it."""
         if epsilon is None:
             yield
             return
-        here = [p.data for p in self.params]
-        one = torch.ones((), dtype=torch.float64 if _is_double(here) else torch.float32)
+        weights = [p.data for p in self.params]
+        one = torch.ones((), dtype=sum_dtype(weights), device=weights[0].device)
+        scales = [1.0] * len(weights)
         try:
-            add_scaled_(here, list(epsilon), one.to(here[0].device), [1.0] * len(here), seed=0)
+            add_scaled_(weights, list(epsilon), one, scales, seed=0)
             torch.clear_autocast_cache()
             yield
         finally:
-            for p, value in zip(here, self.home, strict=True):
+            for p, value in zip(weights, self.values, strict=True):
                 p.copy_(value)
             torch.clear_autocast_cache()
 
 
-def _is_double(v: Sequence[Tensor]) -> bool:
-    return any(x.dtype == torch.float64 for x in v)
-
-
 @contextmanager
-def _same_draws(params: Vector, key: int, wanted: bool) -> Iterator[None]:
-    """Passes with the same key draw the same; whoever draws outside is not disturbed."""
-    if not wanted:
+def _seeded(params: Vector, key: int, enabled: bool) -> Iterator[None]:
+    """Seeds torch's generators by the key inside the block and restores them after it."""
+    if not enabled:
         yield
         return
-    before = current(params)
+    before = get_state(params)
     torch.manual_seed(key)
     try:
         yield
     finally:
-        replay(before)
+        set_state(before)
 
 
-def plain(model: nn.Module) -> nn.Module:
-    """The model inside DDP, whose passes concern this process alone; else the model itself.
-
-    Args:
-        model: any module.
-
-    Returns:
-        A module without hooks that wait for other processes.
-
-    Raises:
-        TypeError: the weights are sharded over processes.
-    """
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside DDP, whose passes do not wait for other processes; else the model itself."""
     if isinstance(model, DistributedDataParallel):
         return model.module  # type: ignore[no-any-return]
     if any(hasattr(p, "device_mesh") for p in model.parameters()):
@@ -322,34 +256,30 @@ def objective(
     batchnorm: BatchNorm = "running",
     dropout: bool = False,
 ) -> Iterator[Objective]:
-    """A model as a function of its weights; nothing of it is touched in the end.
+    """A model as a function of its weights; everything is restored at the end of the block.
 
     Args:
         model: the model.
         loss_fn: its loss, the mean over samples.
-        *loaders: loaders that are iterated inside.
-        params: the weights that count; all that require a gradient if None.
+        *loaders: loaders that the block iterates.
+        params: the weights to differentiate by; None for all that require a gradient.
         batchnorm: "running" normalises by the running statistics, "batch" by those of the batch,
-            as in training. Neither moves the running ones.
-        dropout: whether dropout and the like are on, as in training.
-
-    Yields:
-        The function.
+            as in training. Neither updates the running statistics.
+        dropout: whether dropout and other modules are in training mode.
 
     Raises:
         ValueError: no weight requires a gradient.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
-        >>> nn.init.constant_(model.weight, 1.0) is model.weight
-        True
+        >>> _ = nn.init.constant_(model.weight, 1.0)
         >>> batch = torch.ones(1, 1), torch.zeros(1, 1)
         >>> with objective(model, nn.MSELoss()) as f:  # w^2
         ...     f.loss(batch), f.loss(batch, [torch.ones(1, 1)]), f.gradient(batch)
         (1.0, 4.0, [tensor([[2.]])])
     """
-    checks.one_of("batchnorm", batchnorm, "batch", "running")
-    model = plain(model)
+    validation.one_of("batchnorm", batchnorm, "batch", "running")
+    model = unwrapped(model)
     every = [p for p in model.parameters() if p.requires_grad]
     chosen: Vector = [*(every if params is None else params)]
     if not chosen:
@@ -364,20 +294,7 @@ def objective(
 
 
 def loss_of(model: nn.Module, loss_fn: LossFn | OfModel, batch: Any) -> Tensor:
-    """The mean loss of a batch at the weights and in the mode that the model is in just now.
-
-    Args:
-        model: the model.
-        loss_fn: ``loss_fn(model(inputs), targets)``, or `OfModel`.
-        batch: ``(inputs, targets)``, or whatever `OfModel` takes.
-
-    Returns:
-        A 0-dim tensor that can be propagated.
-
-    Raises:
-        TypeError: the batch is no pair, or the loss no tensor.
-        ValueError: the loss is not one number.
-    """
+    """The mean loss of a batch, at the current weights and modes, as a tensor with a graph."""
     batch = on_device(batch, next((p.device for p in model.parameters()), torch.device("cpu")))
     if isinstance(loss_fn, OfModel):
         loss = loss_fn.loss(model, batch)
@@ -390,20 +307,15 @@ def loss_of(model: nn.Module, loss_fn: LossFn | OfModel, batch: Any) -> Tensor:
         )
     if not isinstance(loss, Tensor):
         raise TypeError(
-            f"loss_fn gave {type(loss).__name__} {loss!r:.60}, not a tensor: its gradient is lost"
+            f"loss_fn returned {type(loss).__name__} {loss!r:.60}, not a tensor: return the loss "
+            "itself, without .item()"
         )
     if loss.numel() != 1:
         raise ValueError(
-            f"loss_fn gave a tensor of shape {tuple(loss.shape)}, not one number: use the mean "
+            f"loss_fn returned a tensor of shape {tuple(loss.shape)}, not one number: use the mean "
             'over the samples (reduction="mean")'
         )
     return loss.reshape(())
-
-
-def _gradient(loss: Tensor, params: Vector) -> Vector:
-    found = torch.autograd.grad(loss, params, allow_unused=True)
-    pairs = zip(params, found, strict=True)
-    return [torch.zeros_like(p) if g is None else g.detach() for p, g in pairs]
 
 
 def gradient_of(
@@ -415,15 +327,11 @@ def gradient_of(
     batchnorm: BatchNorm = "running",
     dropout: bool = False,
 ) -> Vector:
-    """The gradient of the mean loss over all samples of some batches; nothing is touched.
+    """The gradient of the mean loss over all samples of some batches; the model is restored.
 
     Args:
-        model: the model.
-        loss_fn: its loss, the mean over samples.
-        batches: each counts by its samples.
-        params: the weights that count; all that require a gradient if None.
-        batchnorm: by what BatchNorm normalises; see `objective`.
-        dropout: whether dropout is on.
+        batches: weighted by their numbers of samples.
+        params: the weights to differentiate by; None for all that require a gradient.
 
     Returns:
         One tensor for each of the weights, zeros where the loss does not depend on it.

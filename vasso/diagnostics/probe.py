@@ -1,10 +1,10 @@
-"""What does the adversary do while a model trains? A probe that rides along and changes no bit.
+"""A live probe of an optimizer: it records adversaries during training and changes no bit of it.
 
-Every `every` steps it writes what the step's own vectors tell: norms, cos(d, g), how far the
-adversary turned since the step before, the realised radius, how often steps climb, the cost. Less
-often it takes the measurements it was given, such as the SNR, at the weights of that step.
+Every `every` steps it writes a row computed from the vectors of the step: norms, cos(d, g), the
+turn of the adversary since the step before, the realised radius, the share of perturbed steps, the
+cost. Less often it takes measurements such as the SNR, at the weights of that step.
 
-Between the steps it looks at it is no observer, so that they cost what they cost without it.
+Between these steps the probe does not observe the optimizer, so they cost nothing extra.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import torch
@@ -22,13 +21,13 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from vasso.diagnostics.passes import untouched
+from vasso.engine.groups import STEP
+from vasso.numerics.vectors import dot, norm
 from vasso.optimizer import SharpnessAware
 from vasso.records import StepRecord
-from vasso.settings import STEP
-from vasso.vectors import dot, norm
 
 Measure: TypeAlias = Callable[[], Any]
-"""Gives a number, a mapping of numbers, or a result with `row()`."""
+"""Returns a number, a mapping of numbers, or a result with `row()`."""
 
 
 class Probe:
@@ -36,12 +35,11 @@ class Probe:
 
     Args:
         opt: the optimizer, a `SharpnessAware`.
-        path: the file; lines are added to it. None writes none.
-        every: steps from one line to the next.
-        measures: name -> what to measure now and then, without arguments; whatever it does to the
-            model is undone. Give it a loader of its own: one that training is in the middle of may
-            not like to be iterated twice.
-        measure_every: steps from one measurement to the next; a multiple of `every`.
+        path: the file that lines are appended to; None for no file.
+        every: number of steps from one line to the next.
+        measures: name -> a function without arguments that measures something; the model is
+            restored after it. Use a separate loader: the one of the training is in use.
+        measure_every: number of steps from one measurement to the next; a multiple of `every`.
         model: the model; the optimizer's own if None.
         writer: something with ``add_scalar(name, value, step)``, such as TensorBoard's
             `SummaryWriter`.
@@ -50,8 +48,8 @@ class Probe:
         rows: the lines written so far by this probe.
 
     Raises:
-        ValueError: steps do not fit, or there are measures but no model.
-        TypeError: the optimizer has no steps to observe.
+        ValueError: step counts are invalid, or there are measures but no model.
+        TypeError: the optimizer is not a `SharpnessAware`.
 
     Example:
         >>> from vasso import SAM
@@ -90,12 +88,12 @@ class Probe:
         self.every, self.measure_every = every, measure_every or 10 * every
         self._check()
         self.rows: list[dict[str, Any]] = []
-        self._steps = self._climbs = 0
-        self._before: dict[int, Tensor] = {}
-        self._told = -1
+        self._steps = self._perturbed = 0
+        self._previous_epsilon: dict[int, Tensor] = {}
+        self._last_step = -1
         self._observer: RemovableHandle | None = None
         self._hook: RemovableHandle | None = opt.register_step_post_hook(self._count)
-        self._attend(opt.param_groups[0])
+        self._update_observer(opt.param_groups[0])
 
     def _check(self) -> None:
         if self.every < 1 or self.measure_every % self.every:
@@ -104,66 +102,66 @@ class Probe:
                 f"and {self.measure_every}"
             )
         if self.measures and self.model is None:
-            raise ValueError("measures need model=, here or in the optimizer, to undo what they do")
+            raise ValueError(
+                "measures need model=, here or in the optimizer, to restore the model after them"
+            )
 
-    # -- which steps ------------------------------------------------------------------------------
-
-    def _attend(self, group: Mapping[str, Any]) -> None:
-        """Observes the next step if it is to be told, or the one after it is."""
+    def _update_observer(self, group: Mapping[str, Any]) -> None:
+        """Observes the next step if it, or the step after it, is written."""
         step = group[STEP]
-        wanted = step % self.every == 0 or (step + 1) % self.every == 0
-        if wanted and self._observer is None:
-            self._observer = self.opt.observe(self._see)
-        elif not wanted and self._observer is not None:
+        is_needed = step % self.every == 0 or (step + 1) % self.every == 0
+        if is_needed and self._observer is None:
+            self._observer = self.opt.observe(self._observe)
+        elif not is_needed and self._observer is not None:
             self._observer.remove()
             self._observer = None
 
     def _count(self, opt: Any, *_: Any) -> None:
-        """After a step: did it climb, and is the next one to be observed?"""
+        """Counts a step after it, and decides whether the next one is observed."""
         self._steps += 1
-        self._climbs += opt.last.climbed  # of a plain step of the base it is false
-        self._attend(opt.param_groups[0])
-
-    # -- what they tell ---------------------------------------------------------------------------
+        self._perturbed += opt.last.climbed  # False for a plain step of the base
+        self._update_observer(opt.param_groups[0])
 
     @torch.no_grad()
-    def _see(self, record: StepRecord) -> None:
-        """Of several shares of one step the first is told."""
-        if record.step == self._told:
+    def _observe(self, record: StepRecord) -> None:
+        """Writes a row; of several passes of one step only for the first."""
+        if record.step == self._last_step:
             return
-        self._told = record.step
+        self._last_step = record.step
         if record.step % self.every == 0:
-            row = {"step": record.step, **vectors_of(record), **self._turn(record)}
-            row |= self._course(record)
+            row = {"step": record.step, **vectors_of(record), **self._cos_epsilon(record)}
+            row |= self._progress(record)
             if self.measures and record.step % self.measure_every == 0:
                 row |= self._measured()
             self._write(row)
         keep = (record.step + 1) % self.every == 0 and record.epsilon is not None
         pairs = zip(record.params, record.epsilon or [], strict=keep)
-        self._before = {id(p): e.clone() for p, e in pairs} if keep else {}
+        self._previous_epsilon = {id(p): e.clone() for p, e in pairs} if keep else {}
 
-    def _turn(self, record: StepRecord) -> dict[str, float | None]:
-        """cos(epsilon_t, epsilon_{t-1}) over the tensors that both moved."""
+    def _cos_epsilon(self, record: StepRecord) -> dict[str, float | None]:
+        """cos(epsilon_t, epsilon_{t-1}) over the tensors that both steps perturbed."""
         pairs = zip(record.params, record.epsilon or [], strict=record.epsilon is not None)
-        both = [(e, self._before[id(p)]) for p, e in pairs if id(p) in self._before]
+        both = [
+            (e, self._previous_epsilon[id(p)]) for p, e in pairs if id(p) in self._previous_epsilon
+        ]
         if not both:
             return {"cos_epsilon": None}
         return {"cos_epsilon": cosine([a for a, _ in both], [b for _, b in both])}
 
-    def _course(self, record: StepRecord) -> dict[str, Any]:
-        """Losses, settings, and the share of steps that climbed since the last line."""
-        told, group = record.summary, self.opt.param_groups[0]
-        loss, above = (_number(x) for x in (told.loss, told.perturbed_loss))
-        both = loss is not None and above is not None and told.loss_at == "w"
-        steps, climbs = self._steps + 1, self._climbs + told.climbed
-        self._steps, self._climbs = -1, -int(told.climbed)  # this step is yet to be counted
+    def _progress(self, record: StepRecord) -> dict[str, Any]:
+        """Losses, settings, and the share of steps that were perturbed since the last line."""
+        summary, group = record.summary, self.opt.param_groups[0]
+        loss, above = (_number(x) for x in (summary.loss, summary.perturbed_loss))
+        both = loss is not None and above is not None and summary.loss_at == "w"
+        steps, perturbed = self._steps + 1, self._perturbed + summary.climbed
+        self._steps, self._perturbed = -1, -int(summary.climbed)  # the hook counts this step later
         settings = {s.name: _number(group[s.key]) for s in self.opt.settings}
         return {
             "loss": loss,
             "perturbed_loss": above,
             "rise": above - loss if both and above is not None and loss is not None else None,
-            "climbed": told.climbed,
-            "fire_rate": climbs / steps,
+            "climbed": summary.climbed,
+            "fire_rate": perturbed / steps,
             "skipped": self.opt.skipped,
             "cost": self.opt.cost,
             "lr": _number(group["lr"]) if "lr" in group else None,
@@ -171,19 +169,20 @@ class Probe:
         }
 
     def _measured(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for name, measure in self.measures.items():
             with untouched(self.model) if self.model is not None else nullcontext():
                 result = measure()
             row = result.row() if hasattr(result, "row") else result
             if isinstance(row, Mapping):
-                found |= {f"{name}/{key}": value for key, value in row.items()}
+                columns |= {f"{name}/{key}": value for key, value in row.items()}
             else:
-                found[name] = _number(row)
-        return found
+                columns[name] = _number(row)
+        return columns
 
     def _write(self, row: dict[str, Any]) -> None:
-        row = {key: _finite(value) for key, value in row.items()}
+        infinite = [k for k, x in row.items() if isinstance(x, float) and not math.isfinite(x)]
+        row |= dict.fromkeys(infinite)  # JSON has no NaN and no infinity
         self.rows.append(row)
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,37 +193,23 @@ class Probe:
                 if isinstance(value, int | float) and key != "step":
                     self.writer.add_scalar(f"probe/{key}", float(value), row["step"])
 
-    # -- the end ----------------------------------------------------------------------------------
-
     def close(self) -> None:
-        """Leaves the optimizer alone from now on."""
+        """Stops observing the optimizer."""
         for handle in (self._observer, self._hook):
             if handle is not None:
                 handle.remove()
         self._observer = self._hook = None
-        self._before = {}
+        self._previous_epsilon = {}
 
     def __enter__(self) -> Probe:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def vectors_of(record: StepRecord) -> dict[str, float | None]:
-    """Norms and cosines of the vectors of a step; None where there is none.
-
-    Args:
-        record: what an observer gets.
-
-    Returns:
-        Name -> value.
-    """
+    """Norms and cosines of the vectors of a step; None where a vector is missing."""
     g, d, epsilon = record.g, record.d, record.epsilon
     rows = [i for i, x in enumerate(record.h or []) if x is not None]
     h = [x for x in record.h or [] if x is not None]
@@ -240,19 +225,7 @@ def vectors_of(record: StepRecord) -> dict[str, float | None]:
 
 
 def cosine(a: list[Tensor], b: list[Tensor]) -> float:
-    """<a, b> / (||a|| ||b||), 0 if one of them is 0.
-
-    Args:
-        a: a vector.
-        b: another of the same shapes.
-
-    Returns:
-        A number.
-
-    Example:
-        >>> cosine([torch.tensor([1.0, 1.0])], [torch.tensor([2.0, 2.0])])
-        1.0
-    """
+    """<a, b> / (||a|| ||b||); 0 if a or b is 0."""
     lengths = norm(a).item() * norm(b).item()
     b = [y.to(x.dtype) for x, y in zip(a, b, strict=True)]
     return max(-1.0, min(1.0, dot(a, b).item() / lengths)) if lengths else 0.0
@@ -264,22 +237,10 @@ def _number(x: Any) -> float | None:
     return float(x) if isinstance(x, int | float) else None
 
 
-def _finite(x: Any) -> Any:
-    """JSON has no NaN and no infinity."""
-    return None if isinstance(x, float) and not math.isfinite(x) else x
-
-
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a probe, by step; of a step that was run again after a resume, the last.
+    """The rows of a probe's file by step; of a step that was repeated after a resume, the last.
 
-    Args:
-        path: the file; a last line that was cut off is left out.
-
-    Returns:
-        One mapping for each step, in order.
-
-    Raises:
-        ValueError: a line within the file is not JSON.
+    An incomplete last line is ignored.
     """
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     rows = {}

@@ -1,1 +1,1 @@
-"""Training frameworks, one file each: a host is imported only in its own."""
+"""Integrations: one file for each training framework, which is imported only there."""

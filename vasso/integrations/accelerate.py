@@ -1,10 +1,8 @@
-"""How does a climb fit into accelerate's accumulation? The window is replayed at w + epsilon.
+"""accelerate: `Window` repeats all micro-batches of an accumulation window at w + epsilon.
 
-accelerate calls `step` only where gradients are synchronised, so that a closure would see one
-micro-batch of a window. `Window` keeps them all and takes the second pass over every one.
+accelerate calls `step` only where gradients are synchronised, so a closure would see only one
+micro-batch of the window.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -14,24 +12,27 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vasso.extras import brought_by
+from vasso.engine.groups import STEP
 from vasso.optimizer import SharpnessAware
+from vasso.optional import needs_extra
 
-with brought_by("accelerate"):
+with needs_extra("accelerate"):
     from accelerate import Accelerator  # type: ignore[import-untyped]
     from accelerate.optimizer import AcceleratedOptimizer  # type: ignore[import-untyped]
 
 
 class Window:
-    """Takes the two passes of a step over all micro-batches that accelerate accumulates.
+    """Takes both passes of a step over all micro-batches that accelerate accumulates.
 
-    g = mean of g_k(w), then h = mean of g_k(w + epsilon), over the same micro-batches k. Where the
-    method wants no gradient at w, the first round is left out.
+    g = mean of g_k(w), then h = mean of g_k(w + epsilon), over the same micro-batches k. If the
+    method needs no gradient at w, the first round is skipped.
 
     Args:
-        accelerator: whose `accumulate` surrounds each micro-batch.
-        model: as `prepare` gave it.
-        optimizer: one of ours, prepared or not.
+        accelerator: its `accumulate` surrounds each micro-batch.
+        model: the model that `prepare` returned.
+        optimizer: a vasso optimizer, prepared or not.
+        log_every: steps from one `accelerator.log` of the optimizer's `metrics()` to the next, as
+            "vasso/rho" and so on; 0 for none.
 
     Example:
         >>> from vasso import VaSSO
@@ -49,29 +50,37 @@ class Window:
         True
     """
 
-    def __init__(self, accelerator: Accelerator, model: nn.Module, optimizer: Optimizer) -> None:
-        self.accelerator, self.model = accelerator, model
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        log_every: int = 0,
+    ) -> None:
+        self.accelerator, self.model, self.log_every = accelerator, model, log_every
         self.optimizer = sharpness_aware(optimizer)
         self._kept: list[Callable[[], Tensor]] = []
+        self._at_w: list[Tensor] = []
         self._clean = True
 
     def backward(self, compute_loss: Callable[..., Tensor], *data: Any, **named: Any) -> Tensor:
-        """Adds a micro-batch; with the last of a window this climbs and goes through it again.
+        """Adds a micro-batch; the last one of a window starts the passes at w + epsilon.
 
         Use it instead of `accelerator.backward`, inside `accelerator.accumulate`; clip and step
-        afterwards as always.
+        afterwards as usual.
 
         Args:
-            compute_loss: from the data to the loss; no `backward` inside.
+            compute_loss: a function from the data to the loss; it must not call `backward`.
             *data: the micro-batch. It is kept until the window is complete.
-            **named: the same by name.
+            **named: the same, as keyword arguments.
 
         Returns:
-            The loss at w, detached; where the method wants no gradient at w, the sum of those at
-            w + epsilon with the last micro-batch of a window and zero with the others.
+            The loss at w, detached. If the method needs no gradient at w: zero, and for the last
+            micro-batch of a window the sum of the losses at w + epsilon.
 
         Raises:
-            TypeError: no data, which a replay would take from variables that have moved on.
+            TypeError: no data. A second pass would read newer values from the loop's variables.
         """
         if not data and not named:
             raise TypeError(
@@ -89,14 +98,26 @@ class Window:
 
         loss = one_pass() if self._clean else torch.zeros((), device=self.accelerator.device)
         self._kept.append(one_pass)  # now that it has succeeded
+        self._at_w.append(loss)
         if not self.accelerator.sync_gradients:
             return loss
-        kept, self._kept = self._kept, []
-        losses = climb(self.accelerator, self.model, self.optimizer, kept, clean=self._clean)
+        (kept, self._kept), (at_w, self._at_w) = (self._kept, []), (self._at_w, [])
+        losses = perturbed_passes(
+            self.accelerator, self.model, self.optimizer, kept, clean=self._clean
+        )
+        if self._clean and losses:
+            self.optimizer.note_losses(torch.stack(at_w).mean(), torch.stack(losses).mean())
+        self._log()
         return loss if self._clean else torch.stack(losses).sum()
 
+    def _log(self) -> None:
+        step = self.optimizer.param_groups[0][STEP] + 1
+        if self.log_every and step % self.log_every == 0:
+            found = self.optimizer.metrics()
+            self.accelerator.log({f"vasso/{name}": value for name, value in found.items()}, step)
 
-def climb(
+
+def perturbed_passes(
     accelerator: Accelerator,
     model: nn.Module,
     optimizer: SharpnessAware,
@@ -104,81 +125,39 @@ def climb(
     *,
     clean: bool,
 ) -> list[Tensor]:
-    """Climbs and takes all passes of a window there, if this step does.
+    """Makes all passes of a window at w + epsilon, if this step perturbs; returns their losses.
 
-    Args:
-        accelerator: who knows how to keep ranks from synchronising.
-        model: as `prepare` gave it.
-        optimizer: ours.
-        passes: forward and backward of each micro-batch.
-        clean: whether the gradients of the window at w have been taken.
-
-    Returns:
-        The losses at w + epsilon; none where the step does not climb.
+    `clean` says whether the gradients at w have been taken. Ranks synchronise gradients in the last
+    pass only.
     """
-    with optimizer.ascended(scaler=accelerator.scaler) as up:
-        if not up and clean:
-            return []
-        return [
-            one_pass_of(accelerator, model, one_pass, last=number == len(passes))
-            for number, one_pass in enumerate(passes, 1)
-        ]
+    losses: list[Tensor] = []
+    with optimizer.ascended(scaler=accelerator.scaler) as perturbed:
+        if perturbed or not clean:
+            for number, one_pass in enumerate(passes, start=1):
+                last = number == len(passes)
+                with nullcontext() if last else accelerator.no_sync(model):
+                    losses.append(one_pass())
+    return losses
 
 
-def one_pass_of(
-    accelerator: Accelerator, model: nn.Module, one_pass: Callable[[], Tensor], *, last: bool
-) -> Tensor:
-    """One pass; ranks synchronise their gradients in the last of a window only.
-
-    Args:
-        accelerator: who knows how.
-        model: as `prepare` gave it.
-        one_pass: forward and backward.
-        last: whether it is the last.
-
-    Returns:
-        Its loss.
-    """
-    with nullcontext() if last else accelerator.no_sync(model):
-        return one_pass()
-
-
-def inner(optimizer: Optimizer | None) -> Optimizer | None:
-    """What accelerate has wrapped.
-
-    Args:
-        optimizer: prepared or not.
-
-    Returns:
-        The optimizer as it was before `prepare`.
-    """
+def unwrapped(optimizer: Optimizer | None) -> Optimizer | None:
+    """The optimizer as it was before `prepare`."""
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
     return optimizer
 
 
 def sharpness_aware(optimizer: Optimizer | None) -> SharpnessAware:
-    """Our optimizer inside accelerate's wrapper.
-
-    Args:
-        optimizer: ours, or what `accelerator.prepare` made of it.
-
-    Returns:
-        Ours.
-
-    Raises:
-        TypeError: it is somebody else's.
-        ValueError: it wants gradients at w that stay on their rank, which accelerate synchronises.
-    """
-    found = inner(optimizer)
-    if not isinstance(found, SharpnessAware):
+    """The vasso optimizer inside accelerate's wrapper; an error for any other or sync="local"."""
+    ours = unwrapped(optimizer)
+    if not isinstance(ours, SharpnessAware):
         raise TypeError(
-            f"expected a vasso optimizer with ascended(), got {type(found).__name__}: wrap it, as "
+            f"expected a vasso optimizer with ascended(), got {type(ours).__name__}: wrap it, as "
             "in VaSSO(optimizer, model=model)"
         )
-    if found.sync == "local":
+    if ours.sync == "local":
         raise ValueError(
             'sync="local" cannot be used with accelerate, which synchronises the gradients at w: '
             'use sync="global"'
         )
-    return found
+    return ours

@@ -1,15 +1,14 @@
-"""How does a factory that builds `cls(params, **kwargs)` build one of ours? From a recipe.
+"""Factories: `Recipe` builds a vasso optimizer where a framework calls `cls(params, **kwargs)`.
 
-Where a factory gives back an optimizer, wrap that: `VaSSO(create_optimizer(...), model=model)`. A
-`Recipe` is for those that want something to call, from a registry or a configuration.
+If a factory returns an optimizer, wrap that: `VaSSO(create_optimizer(...), model=model)`. Use
+`Recipe` for frameworks that want a callable, from a registry or a configuration.
 """
-
-from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from vasso.optimizer import Options, SharpnessAware
@@ -18,13 +17,13 @@ from vasso.optimizer import Options, SharpnessAware
 class Recipe:
     """Builds `method(base(params, **kwargs), **settings)`; it can be pickled and compared.
 
-    Keywords that belong to the method, such as rho, may also come with the call: they go to the
-    method, all others to the base.
+    The call may also contain settings of the method, such as rho. All other keywords go to the
+    base.
 
     Args:
-        method: one of ours, such as `VaSSO`.
+        method: a method, such as `VaSSO`.
         base: the class or function that makes the base.
-        **settings: of the method; `model=` among them.
+        **settings: settings of the method, also `model=`.
 
     Raises:
         TypeError: the method has no such setting.
@@ -53,19 +52,14 @@ class Recipe:
             )
         self.method, self.base, self.settings = method, base, settings
 
-    def __call__(self, params: Any, **kwargs: Any) -> SharpnessAware:
-        """Builds the optimizer.
+    def __call__(self, params: Any = None, **kwargs: Any) -> Any:
+        """Builds the optimizer of parameters or of a model, which the method then gets too.
 
-        Args:
-            params: tensors or groups, as every torch optimizer takes them.
-            **kwargs: for the base, or for the method where the name is one of its settings.
-
-        Returns:
-            The wrapped optimizer.
-
-        Raises:
-            TypeError: a keyword could be meant for either.
+        Without anything it returns itself: transformers makes factories before it calls them.
+        Raises TypeError if the method and the base share a setting.
         """
+        if params is None and not kwargs:
+            return self
         ours = {name for name in kwargs if name in settings_of(self.method)}
         both = sorted(ours & settings_of(self.base))
         if both:
@@ -74,12 +68,14 @@ class Recipe:
                 f"give ours to Recipe(...), theirs by functools.partial({name_of(self.base)}, ...)"
             )
         theirs = {name: value for name, value in kwargs.items() if name not in ours}
-        given = {name: kwargs[name] for name in ours}
-        return self.method(self.base(params, **theirs), **{**self.settings, **given})
+        given = {**self.settings, **{name: kwargs[name] for name in ours}}
+        if isinstance(params, nn.Module):
+            given, params = {"model": params, **given}, params.parameters()
+        return self.method(self.base(params, **theirs), **given)
 
     @property
     def __name__(self) -> str:
-        """As a class would be called, for registries that ask."""
+        """The name, for registries that ask a class for it."""
         return f"{name_of(self.method)}({name_of(self.base)})"
 
     def __eq__(self, other: object) -> bool:
@@ -89,21 +85,14 @@ class Recipe:
         return hash((self.method, self.base, tuple(sorted(self.settings))))
 
     def __repr__(self) -> str:
-        told = "".join(f", {name}={value!r}" for name, value in self.settings.items())
-        return f"Recipe({name_of(self.method)}, {name_of(self.base)}{told})"
+        settings = "".join(f", {name}={value!r}" for name, value in self.settings.items())
+        return f"Recipe({name_of(self.method)}, {name_of(self.base)}{settings})"
 
 
 def settings_of(make: Callable[..., Any]) -> set[str]:
-    """The keywords that something takes; the options of `SharpnessAware` where it takes those.
-
-    Args:
-        make: a class or function.
-
-    Returns:
-        Their names, without the optimizer or the tensors that come first.
-    """
-    found = list(inspect.signature(make).parameters.values())
-    names = {p.name for p in found[1:] if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    """The keywords of a class or function, with the options of `SharpnessAware` for a method."""
+    others = list(inspect.signature(make).parameters.values())[1:]
+    names = {p.name for p in others if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     inner = getattr(make, "func", make)  # functools.partial
     if isinstance(inner, type) and issubclass(inner, SharpnessAware):
         names |= set(Options.__annotations__)
@@ -111,12 +100,5 @@ def settings_of(make: Callable[..., Any]) -> set[str]:
 
 
 def name_of(make: Callable[..., Any]) -> str:
-    """What to call it in a message.
-
-    Args:
-        make: a class, a function or a partial one.
-
-    Returns:
-        Its name.
-    """
+    """The name of a class, a function or a partial one, for messages."""
     return str(getattr(getattr(make, "func", make), "__name__", make))

@@ -1,13 +1,13 @@
-"""How does Lightning take a sharpness-aware step? Its Trainer by a callback, Fabric by itself.
+"""Lightning: a callback for its Trainer, and the gradient scaler of Trainer and Fabric.
 
     batches of a window --> training_step, backward at w      Lightning: accumulates, unscales
                                       |
-    on_before_optimizer_step: climb, the same batches again at w + epsilon, come home
+    on_before_optimizer_step: perturb, the same batches again at w + epsilon, restore
                                       |
-                          clipping, optimizer.step            Lightning: clips what goes down
+                          clipping, optimizer.step            Lightning: clips the new gradient
 
-The callback stands where gradients are complete and not yet clipped. The second passes are off the
-record: what `training_step` logs and counts is what it saw at w.
+The callback runs where gradients are complete and not yet clipped. The second passes are not
+logged: `training_step` logs and counts only what it saw at w.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from vasso.extras import brought_by
 from vasso.optimizer import SharpnessAware
+from vasso.optional import needs_extra
 
-with brought_by("lightning"):
+with needs_extra("lightning"):
     from lightning.fabric import Fabric
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.loggers.logger import DummyLogger
@@ -37,11 +37,12 @@ with brought_by("lightning"):
 
 
 class SharpnessAwareCallback(Callback):
-    """Lets a `Trainer` with automatic optimization take the steps of a `SharpnessAware` optimizer.
+    """Lets a `Trainer` with automatic optimization use a `SharpnessAware` optimizer.
 
-    Gradient accumulation, clipping, mixed precision, resuming and DDP are then what they are in a
-    loop written by hand; the loss, the metrics and whatever else is logged are those at w. Return
-    it from `configure_callbacks`, beside `configure_optimizers`, and it cannot be forgotten.
+    Gradient accumulation, clipping, mixed precision, resuming and DDP work as in a loop written by
+    hand. The loss, the metrics and everything else that is logged are those at w. The optimizer's
+    `metrics()` go to the loggers every `log_every_n_steps` steps, as "vasso/rho" and so on. Return
+    the callback from `configure_callbacks`, so that it cannot be forgotten.
 
     Example:
         >>> from vasso import VaSSO
@@ -60,64 +61,51 @@ class SharpnessAwareCallback(Callback):
         ...         return [SharpnessAwareCallback()]
     """
 
+    makes_second_pass = True  # so that an optimizer knows of its presence without importing it
+
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
-
-    # -- from where to where ----------------------------------------------------------------------
+        self._logged = 0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuses what would go wrong later.
-
-        Args:
-            trainer: has its optimizers by now.
-            pl_module: what is trained.
-        """
-        refuse_misuse(trainer, pl_module)
+        """Raises for setups that the callback cannot work with."""
+        check_setup(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begins to remember batches.
-
-        Args:
-            trainer: about to train.
-            pl_module: what is trained.
-        """
+        """Starts to record batches."""
         self._recorder = Recorder(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Forgets the last window where Lightning is about to clear its gradients; listens again.
-
-        Args:
-            trainer: about to take a batch.
-            pl_module: what is trained.
-            batch: not looked at; a hook of the module may still change it.
-            batch_idx: its number in the epoch.
-        """
+        """Clears the window when Lightning is about to clear its gradients."""
         if self._recorder is not None:
-            self._recorder.heard = False
+            self._recorder.batch_seen = False
             if batch_idx % trainer.accumulate_grad_batches == 0:
-                self._recorder.window.clear()
+                self._recorder.clear()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Logs the optimizer's metrics when Lightning logs its own."""
+        steps, host = trainer.global_step, vars(trainer)
+        if not trainer.loggers or steps == self._logged or steps % host["log_every_n_steps"]:
+            return
+        self._logged = steps
+        for optimizer in trainer.optimizers:
+            assert isinstance(optimizer, SharpnessAware)
+            found = {f"vasso/{name}": value for name, value in optimizer.metrics().items()}
+            for logger in trainer.loggers:
+                logger.log_metrics(found, step=steps - 1)  # Lightning's number of this step
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ceases to remember batches.
-
-        Args:
-            trainer: has trained.
-            pl_module: what was trained.
-        """
+        """Stops recording."""
         self._stop()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Ceases to remember batches.
-
-        Args:
-            trainer: has met an exception.
-            pl_module: what was trained.
-            exception: not looked at.
-        """
+        """Stops recording."""
         self._stop()
 
     def _stop(self) -> None:
@@ -125,50 +113,48 @@ class SharpnessAwareCallback(Callback):
             self._recorder.remove()
         self._recorder = None
 
-    # -- the step ---------------------------------------------------------------------------------
-
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Climbs and takes the gradients of the window again, before they are clipped.
-
-        Args:
-            trainer: has accumulated and unscaled the gradients at w.
-            pl_module: what is trained.
-            optimizer: about to step.
-        """
+        """Perturbs the weights and takes the gradients of the window there, before clipping."""
         assert isinstance(optimizer, SharpnessAware)
         assert self._recorder is not None
-        scaler, left_out = scaler_of(trainer), self._recorder.left_out
-        window = self._recorder.take()
+        scaler, no_loss = scaler_of(trainer), self._recorder.no_loss
+        window, at_w = self._recorder.take()
         if optimizer.needs_own_passes is not None:
-            refuse_long(window, optimizer)
+            if len(window) > 1:
+                raise RuntimeError(
+                    f"{optimizer.needs_own_passes} needs passes of its own, but Lightning's "
+                    f"closure knows only the last of {len(window)} batches: set "
+                    "accumulate_grad_batches=1, or optimize manually with step(closure)"
+                )
             return
-        if not window or (left_out and scaler):  # Lightning takes no step either
+        if not window or (no_loss and scaler):  # Lightning takes no step either
             optimizer.leave_out()
             return
-        if optimizer.perturbed:  # no gradient at w is wanted: the last batch was already seen above
-            self._add_earlier(trainer, optimizer, window[:-1])
+        if optimizer.perturbed:  # no gradient at w is needed: the last batch has been perturbed
+            self._add_earlier_batches(trainer, optimizer, window[:-1])
             return
         scaling: dict[str, Any] = {} if scaler is None else {"scaler": scaler, "unscaled": True}
-        in_vain = not optimizer.wants_clean  # yet its pass at w has moved the statistics
+        unused = not optimizer.wants_clean  # but the pass at w has updated BatchNorm's statistics
         with (
-            optimizer.ascended(**scaling) as up,
-            optimizer.statistics.held() if in_vain else nullcontext(),
+            optimizer.ascended(**scaling) as perturbed,
+            optimizer.statistics.held() if unused else nullcontext(),
         ):
-            if up:
-                replay(trainer, optimizer, window)
+            above = replay(trainer, optimizer, window) if perturbed else []
+        if above and not unused:
+            optimizer.note_losses(torch.stack(at_w).mean(), torch.stack(above).mean())
 
-    def _add_earlier(
-        self, trainer: Trainer, optimizer: SharpnessAware, earlier: list[Recorded]
+    def _add_earlier_batches(
+        self, trainer: Trainer, optimizer: SharpnessAware, earlier: list[RecordedCall]
     ) -> None:
-        """Sums the window in its order: the last batch, whose gradients are there, comes last."""
+        """Adds the gradients of the earlier batches, so that the sum is in the window's order."""
         if not earlier:
             return
         params = [p for group in optimizer.param_groups for p in group["params"]]
         last = [p.grad for p in params]
         optimizer.zero_grad()
-        with optimizer.statistics.held():  # their passes at w have moved them
+        with optimizer.statistics.held():  # the passes at w have updated them
             replay(trainer, optimizer, earlier)
         for p, gradient in zip(params, last, strict=True):
             if p.grad is not None and gradient is not None:
@@ -180,11 +166,7 @@ class SharpnessAwareCallback(Callback):
 def scaler_of(host: Trainer | Fabric) -> GradScaler | None:
     """The gradient scaler of a host, for ``opt.ascended(scaler=scaler_of(fabric))``.
 
-    Args:
-        host: a `Trainer` or a `Fabric`.
-
-    Returns:
-        None unless the precision is fp16.
+    None unless the precision is fp16.
 
     Example:
         >>> scaler_of(Fabric(accelerator="cpu", precision="bf16-mixed")) is None
@@ -194,155 +176,136 @@ def scaler_of(host: Trainer | Fabric) -> GradScaler | None:
     return getattr(precision, "scaler", None)
 
 
-# -- what a window was ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Recorded:
-    """What `training_step` was called with; containers are copied, it may take things out of them.
+class RecordedCall:
+    """One call of `training_step`.
 
     Attributes:
-        step: the call, to be made again.
-        arguments: the batch, and its number where `training_step` takes one.
-        versions: how often each tensor had been written to.
+        step: the function.
+        arguments: the batch, and its number if `training_step` takes one; its containers are
+            copies, because `training_step` may remove items.
+        versions: number of in-place writes to each tensor before the call.
     """
 
     step: Callable[..., Any]
     arguments: tuple[Any, ...]
     versions: list[int]
 
-    def again(self) -> Any:
-        """Makes the call once more.
-
-        Returns:
-            What `training_step` returns.
-
-        Raises:
-            RuntimeError: the batch is not what it was.
-        """
-        if versions_of(self.arguments) != self.versions:
+    def repeat(self) -> Any:
+        """Repeats the call; raises RuntimeError if the batch has been changed in place."""
+        if tensor_versions(self.arguments) != self.versions:
             raise RuntimeError(
                 "training_step has changed a tensor of its batch in place, so that the second pass "
                 "would see other data: clone it first, or change it in on_after_batch_transfer"
             )
-        return self.step(*(copied(argument) for argument in self.arguments))
+        return self.step(*(shallow_copy(argument) for argument in self.arguments))
 
 
 @dataclass
 class Recorder:
-    """Stands before a strategy's `training_step` and remembers the calls since the last step.
+    """Wraps a strategy's `training_step` and records the calls since the last step.
 
-    No hook of a callback comes between the hooks in which a module may change its batch and
-    `training_step` itself.
+    A callback cannot do this: it has no hook between those in which a module may change its batch
+    and `training_step` itself.
 
     Attributes:
-        trainer: the `training_step` of whose strategy is watched.
-        window: the calls that gave a loss.
-        heard: whether the batch has been seen before: another pass over it is off the record.
-        left_out: whether the last call gave none, by which a module leaves a batch out.
+        trainer: its strategy's `training_step` is wrapped.
+        window: the calls that returned a loss.
+        losses: the losses that they returned.
+        batch_seen: the batch has been seen before; another pass over it is not logged.
+        no_loss: the last call returned None, by which a module skips a batch.
     """
 
     trainer: Trainer
-    window: list[Recorded] = field(default_factory=list)
-    heard: bool = False
-    left_out: bool = False
+    window: list[RecordedCall] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    batch_seen: bool = False
+    no_loss: bool = False
 
     def __post_init__(self) -> None:
         self._original = self.trainer.strategy.training_step
-        self.trainer.strategy.training_step = self._watched  # type: ignore[method-assign]
+        self.trainer.strategy.training_step = self._recorded  # type: ignore[method-assign]
 
-    def _watched(self, *arguments: Any) -> Any:
-        kept = tuple(copied(argument) for argument in arguments)
-        call = Recorded(self._original, kept, versions_of(kept))
-        with off_the_record(self.trainer) if self.heard else nullcontext():
+    def _recorded(self, *arguments: Any) -> Any:
+        kept = tuple(shallow_copy(argument) for argument in arguments)
+        call = RecordedCall(self._original, kept, tensor_versions(kept))
+        with without_logging(self.trainer) if self.batch_seen else nullcontext():
             output = self._original(*arguments)
-        self.heard, self.left_out = True, output is None
-        if not self.left_out:
+        self.batch_seen, self.no_loss = True, output is None
+        if not self.no_loss:
             self.window.append(call)
+            self.losses.append(loss_of(output).detach())
         return output
 
-    def take(self) -> list[Recorded]:
-        """The calls since the last step; the next window begins.
+    def take(self) -> tuple[list[RecordedCall], list[Tensor]]:
+        """The calls since the last step and their losses; starts a new window."""
+        taken = self.window, self.losses
+        self.clear()
+        return taken
 
-        Returns:
-            One for each batch that had a loss.
-        """
-        window, self.window = self.window, []
-        return window
+    def clear(self) -> None:
+        """Starts a new window."""
+        self.window, self.losses = [], []
 
     def remove(self) -> None:
-        """Steps aside."""
-        self.window.clear()
+        """Unwraps `training_step`."""
+        self.clear()
         del self.trainer.strategy.training_step  # that of the class is seen again
 
 
-def copied(batch: Any) -> Any:
-    """A batch whose containers are its own; tensors are shared.
-
-    Args:
-        batch: what a loader gave.
-
-    Returns:
-        A copy one level deep of a list or a mapping, anything else as it is.
-    """
+def shallow_copy(batch: Any) -> Any:
+    """A copy one level deep of a list or a mapping; anything else as it is."""
     return copy.copy(batch) if isinstance(batch, list | Mapping) else batch
 
 
-def versions_of(batch: Any) -> list[int]:
+def tensor_versions(batch: Any) -> list[int]:
     """How often each tensor of a batch has been written to in place."""
     return [x._version for x in tree_leaves(batch) if isinstance(x, Tensor)]
 
 
-# -- the window once more -------------------------------------------------------------------------
+def loss_of(output: Any) -> Tensor:
+    """The loss that `training_step` has returned, alone or in a dict."""
+    loss: Tensor = output["loss"] if isinstance(output, Mapping) else output
+    return loss
 
 
-def replay(trainer: Trainer, optimizer: SharpnessAware, window: list[Recorded]) -> None:
-    """Adds up the gradients of a window as Lightning does, off the record.
+def replay(trainer: Trainer, optimizer: SharpnessAware, window: list[RecordedCall]) -> list[Tensor]:
+    """Accumulates the gradients of a window as Lightning does, without logging; its losses.
 
     Ranks exchange gradients with the last batch only. The loss is divided by the length of a whole
     window, also in a shorter one at the end of an epoch, as Lightning does.
-
-    Args:
-        trainer: whose strategy makes the passes.
-        optimizer: handed to the hooks of backward.
-        window: the calls of `training_step` to be made again.
     """
-    strategy = trainer.strategy
-    with torch.enable_grad(), off_the_record(trainer):
+    strategy, losses = trainer.strategy, []
+    with torch.enable_grad(), without_logging(trainer):
         for number, call in enumerate(window, start=1):
             last = number == len(window)
-            with nullcontext() if last else alone(strategy):
-                output = call.again()
-                loss = output["loss"] if isinstance(output, Mapping) else output
+            with nullcontext() if last else without_sync(strategy):
+                loss = loss_of(call.repeat())
                 strategy.backward(loss / trainer.accumulate_grad_batches, optimizer)
+            losses.append(loss.detach())
+    return losses
 
 
-def alone(strategy: Strategy) -> AbstractContextManager[None]:
-    """Where ranks do not exchange gradients, if there are several."""
+def without_sync(strategy: Strategy) -> AbstractContextManager[None]:
+    """A context in which ranks do not exchange gradients."""
     if isinstance(strategy, ParallelStrategy):
         return strategy.block_backward_sync()
     return nullcontext()
 
 
 @contextmanager
-def off_the_record(trainer: Trainer) -> Iterator[None]:
-    """Nothing is logged, and metrics do not count, inside.
-
-    Args:
-        trainer: whose loggers are replaced, and whose module falls silent.
-
-    Yields:
-        Nothing.
-    """
+def without_logging(trainer: Trainer) -> Iterator[None]:
+    """A context in which nothing is logged or printed and metrics are not updated."""
     loggers = trainer.loggers
     modules = list(trainer.lightning_module.modules())
     with ExitStack() as stack:
         for module in modules:
             if isinstance(module, LightningModule):
-                stack.enter_context(attributes(module, log=_nothing, print=_nothing))
+                stack.enter_context(temporary_attributes(module, log=_ignore, print=_ignore))
             elif isinstance(module, Metric):
-                states = {name: _apart(state) for name, state in module.metric_state.items()}
-                stack.enter_context(attributes(module, **states))
+                states = module.metric_state.items()  # tensors, or lists of tensors
+                copies = {k: x.clone() if isinstance(x, Tensor) else list(x) for k, x in states}
+                stack.enter_context(temporary_attributes(module, **copies))
         trainer.loggers = [DummyLogger() for _ in loggers]
         try:
             yield
@@ -351,49 +314,24 @@ def off_the_record(trainer: Trainer) -> Iterator[None]:
 
 
 @contextmanager
-def attributes(module: nn.Module, **values: Any) -> Iterator[None]:
-    """Gives a module other attributes inside; all of its own are the same objects afterwards.
-
-    Args:
-        module: what is changed.
-        values: its attributes inside.
-
-    Yields:
-        Nothing.
-    """
-    own = vars(module)
-    before = dict(own)
-    own.update(values)
+def temporary_attributes(module: nn.Module, **values: Any) -> Iterator[None]:
+    """Sets attributes of a module; afterwards all of its attributes are the same objects again."""
+    current = vars(module)
+    before = dict(current)
+    current.update(values)
     try:
         yield
     finally:
-        own.clear()
-        own.update(before)
+        current.clear()
+        current.update(before)
 
 
-def _apart(state: Any) -> Any:
-    """The state of a metric, to be written to without harm."""
-    return state.clone() if isinstance(state, Tensor) else list(state)
+def _ignore(*arguments: Any, **settings: Any) -> None:
+    """Replaces `log` and `print`."""
 
 
-def _nothing(*arguments: Any, **settings: Any) -> None:
-    """Stands for `log` and `print`."""
-
-
-# -- misuse ---------------------------------------------------------------------------------------
-
-
-def refuse_misuse(trainer: Trainer, module: LightningModule) -> None:
-    """Raises where the callback could not do what it is for.
-
-    Args:
-        trainer: has its optimizers.
-        module: what is to be trained.
-
-    Raises:
-        TypeError: the optimizer is not sharpness-aware.
-        RuntimeError: the module or the strategy makes its own steps.
-    """
+def check_setup(trainer: Trainer, module: LightningModule) -> None:
+    """Raises TypeError or RuntimeError for setups that the callback cannot work with."""
     if not module.automatic_optimization:
         raise RuntimeError(
             f"{type(module).__name__} optimizes manually, so SharpnessAwareCallback has nothing to "
@@ -420,22 +358,4 @@ def refuse_misuse(trainer: Trainer, module: LightningModule) -> None:
         raise RuntimeError(
             f"{type(trainer.strategy).__name__} accumulates gradients by itself, which leaves no "
             "room for a second pass: use another strategy, such as ddp"
-        )
-
-
-def refuse_long(window: list[Recorded], optimizer: SharpnessAware) -> None:
-    """Raises if a method that makes its own passes would make them over one batch of several.
-
-    Args:
-        window: the calls of `training_step` since the last step.
-        optimizer: whose method that is.
-
-    Raises:
-        RuntimeError: there are several.
-    """
-    if len(window) > 1:
-        raise RuntimeError(
-            f"{optimizer.needs_own_passes} needs passes of its own, but Lightning's closure knows "
-            f"only the last of {len(window)} batches: set accumulate_grad_batches=1, or optimize "
-            "manually with step(closure)"
         )

@@ -1,1 +1,1 @@
-"""The lab: data, models, runs and studies that put the methods to the test."""
+"""The lab: data sets, models, training runs and studies that compare the methods."""

@@ -1,6 +1,6 @@
 """`python -m vasso.lab` is the command `vasso`."""
 
-from vasso.lab.cli import main
+from vasso.lab.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""Is one method better than another? Paired differences, a second opinion, many comparisons.
+"""Statistics of methods over seeds: paired tests, Holm's correction, seeds to decide.
 
     d_s = a_s - b_s                          over the seeds s that both have
     mean(d) +- t sd(d) / sqrt(n)             Student's interval with n - 1 degrees of freedom
@@ -12,16 +12,14 @@ A seed fixes initial weights, order, split and wrong labels, so runs of one seed
 flips need no normal errors but are coarse: with n seeds p_flip is never below 2 / 2^n.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from vasso.extras import brought_by
+from vasso.optional import needs_extra
 
-with brought_by("lab"):
+with needs_extra("lab"):
     import numpy as np
     from scipy.special import nctdtr, stdtr, stdtrit
 
@@ -30,14 +28,16 @@ from vasso.diagnostics.estimates import Array, Estimate, mean_of, student
 LEVEL = 0.95
 ALPHA = 0.05
 POWER = 0.8
-"""How often a difference that is there is to be found, where seeds are counted in advance."""
+"""Power of the test, for the number of seeds that a difference needs."""
 LEAST = 3
-"""Seeds below which there is no verdict."""
+"""With fewer seeds nothing is tested."""
 EXACT = 16
-"""Seeds up to which every sign is tried; beyond, as many signs are drawn."""
+"""Up to this many seeds all 2^n sign patterns are tried; with more, 2^16 are drawn."""
 
-Verdict = Literal["agrees", "disagrees", "cannot tell", "no verdict"]
-Standing = Literal["ahead", "behind", "larger", "smaller", "cannot tell", "no verdict"]
+Verdict = Literal["agrees", "disagrees", "inconclusive", "too few seeds"]
+Standing = Literal[
+    "ahead", "behind", "larger", "smaller", "no significant difference", "too few seeds"
+]
 Better = Literal["more", "less", "neither"]
 Name = TypeVar("Name", bound=Hashable)
 WORDS: Mapping[Better, tuple[Standing, Standing]] = {
@@ -45,19 +45,15 @@ WORDS: Mapping[Better, tuple[Standing, Standing]] = {
     "less": ("behind", "ahead"),
     "neither": ("larger", "smaller"),
 }
-"""What is said of a difference above 0 and of one below; where neither is better, just that."""
+"""The words for a difference above 0 and for one below, by which direction is better."""
 
 
 @dataclass(frozen=True)
 class Paired:
-    """The difference of two methods over the seeds they share.
+    """The difference of two methods over the `n` seeds that both have.
 
-    Attributes:
-        difference: its mean and interval.
-        n: seeds that both have.
-        p: of Student's paired test, two-sided; 1 below two seeds.
-        p_flip: of the test by flipping signs.
-        spread: standard deviation of the differences; NaN below two seeds.
+    `p` is that of Student's paired test, two-sided, 1 below two seeds; `p_flip` that of the test by
+    flipping signs. `spread` is the standard deviation of the differences, NaN below two seeds.
     """
 
     difference: Estimate
@@ -68,30 +64,12 @@ class Paired:
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """The mean of runs that differ in nothing but the seed, with Student's interval.
-
-    Args:
-        values: one for each seed.
-
-    Returns:
-        The estimate; of one value the interval is infinite.
-
-    Example:
-        >>> print(mean([30.1, 29.5, 30.6]))
-        30.07 [28.7, 31.43]
-    """
+    """The mean over seeds with Student's interval, which is infinite for one value."""
     return mean_of(values, level=LEVEL)
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | None:
-    """Compares two methods seed by seed.
-
-    Args:
-        ours: seed -> value.
-        theirs: seed -> value.
-
-    Returns:
-        ours less theirs; None if they share no seed.
+    """Compares two methods seed by seed: ours less theirs; None if they share no seed.
 
     Example:
         >>> compared = paired({0: 3.0, 1: 4.0, 2: 5.0}, {0: 1.0, 1: 2.0, 2: 2.0, 3: 9.0})
@@ -113,13 +91,9 @@ def _difference(d: Array) -> Estimate:
 
 
 def student_p(differences: Sequence[float] | Array) -> float:
-    """Student's two-sided test of whether the mean is 0.
+    """The p-value of Student's two-sided test that the mean is 0.
 
-    Args:
-        differences: one for each seed.
-
-    Returns:
-        The p-value; differences that are all alike have no spread: 0, or 1 if they are all 0.
+    Equal differences have no spread: p is 0, or 1 if they are all 0.
     """
     d = np.asarray(differences, dtype=np.float64)
     if len(d) < 2:
@@ -131,17 +105,9 @@ def student_p(differences: Sequence[float] | Array) -> float:
 
 
 def sign_flip_p(differences: Sequence[float] | Array) -> float:
-    """The share of sign patterns that bring the mean at least as far from 0.
+    """The share of sign patterns whose mean is at least as far from 0.
 
-    Args:
-        differences: one for each seed.
-
-    Returns:
-        Exact up to 16 seeds; beyond from 65,536 patterns, drawn the same every time.
-
-    Example:
-        >>> sign_flip_p([1.0, 2.0, 3.0, 4.0])
-        0.125
+    It is exact up to 16 seeds. Beyond, 65,536 patterns are drawn, the same every time.
     """
     d = np.asarray(differences, dtype=np.float64)
     if len(d) <= EXACT:
@@ -154,18 +120,7 @@ def sign_flip_p(differences: Sequence[float] | Array) -> float:
 
 
 def holm(p: Mapping[Name, float]) -> dict[Name, float]:
-    """p-values that may be read side by side.
-
-    Args:
-        p: comparison -> its own p-value.
-
-    Returns:
-        comparison -> adjusted p-value, in the same order.
-
-    Example:
-        >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
-        {'a': 0.03, 'b': 0.06, 'c': 0.06}
-    """
+    """p-values after Holm's correction, in the same order."""
     ranked = sorted(p, key=lambda name: p[name])
     found: dict[Name, float] = {}
     largest = 0.0
@@ -176,18 +131,12 @@ def holm(p: Mapping[Name, float]) -> dict[Name, float]:
 
 
 def seeds_to_decide(difference: float, spread: float, *, power: float = POWER) -> int:
-    """How many seeds would decide a difference: Student's paired test, two-sided, at 5 %.
+    """The smallest number of seeds, at least three, that decides a difference (Student, 5 %).
 
     Args:
         difference: the true one, either sign, not 0.
         spread: standard deviation of the paired differences, at least 0.
-        power: how often the test is to find it, between 0 and 1.
-
-    Returns:
-        The smallest number of seeds; three at least, below which there is no verdict.
-
-    Raises:
-        ValueError: the difference is 0, the spread is negative or not finite, or power is no share.
+        power: probability that the test finds it, between 0 and 1.
 
     Example:
         >>> seeds_to_decide(0.15, spread=0.15), seeds_to_decide(0.15, spread=0.3)
@@ -211,50 +160,39 @@ def seeds_to_decide(difference: float, spread: float, *, power: float = POWER) -
 
 
 def _power(difference: float, spread: float, n: int) -> float:
-    """How often Student's test of n seeds finds the difference, on its right side."""
+    """The power of Student's test of n seeds on the right side of the difference."""
     if spread == 0:
         return 1.0
     away = math.sqrt(n) * abs(difference) / spread
-    if away > 30:  # beyond any doubt, where the series of the distribution gives up
+    if away > 30:  # the power is 1 and nctdtr does not converge
         return 1.0
     return float(1 - nctdtr(n - 1, away, stdtrit(n - 1, 1 - ALPHA / 2)))
 
 
 def standing(compared: Paired | None, adjusted: float, better: Better = "more") -> Standing:
-    """Who is ahead, or which is larger, if that can be told.
+    """Who is ahead, or which is larger; `adjusted` is the p-value after Holm's correction.
 
-    Args:
-        compared: the difference.
-        adjusted: its p-value after Holm.
-        better: which way is better; where neither is, the difference is larger or smaller.
-
-    Returns:
-        A word; no verdict below three shared seeds.
+    Without a significant difference the answer says so. Below three shared seeds it is "too few
+    seeds".
     """
     if compared is None or compared.n < LEAST:
-        return "no verdict"
+        return "too few seeds"
     if adjusted >= ALPHA:
-        return "cannot tell"
+        return "no significant difference"
     return _word(compared.difference.value, better)
 
 
 def verdict(stands: Standing, published: float, better: Better = "more") -> Verdict:
-    """Whether a comparison of ours agrees with a published difference.
-
-    Args:
-        stands: our own.
-        published: the difference; only its sign counts.
-        better: which way is better, as for `stands`.
-
-    Returns:
-        A word.
+    """Whether a comparison of ours agrees with a published difference, of which the sign counts.
 
     Example:
         >>> verdict("behind", published=9.7), verdict("smaller", published=-3.1, better="neither")
         ('disagrees', 'agrees')
     """
-    if stands == "cannot tell" or stands == "no verdict":
-        return stands
+    if stands == "too few seeds":
+        return "too few seeds"
+    if stands == "no significant difference":
+        return "inconclusive"
     return "agrees" if stands == _word(published, better) else "disagrees"
 
 
@@ -266,21 +204,10 @@ def _word(difference: float, better: Better) -> Standing:
 def chosen(
     validation: Mapping[float, Sequence[float]], better: Literal["more", "less"] = "more"
 ) -> float | None:
-    """The radius with the best mean over seeds in validation.
+    """The radius with the best mean over seeds in validation, which maps rho to one value per seed.
 
-    Args:
-        validation: rho -> what validation gave, one number for each seed.
-        better: "more" for accuracies, "less" for perplexities.
-
-    Returns:
-        The radius, the smaller one if two are equal; None if there is nothing to choose by. Once a
-        radius has three seeds those with fewer are passed over.
-
-    Example:
-        >>> chosen({0.1: [50.0, 52.0, 51.0], 0.2: [53.0, 51.0, 55.0], 0.3: [60.0]})
-        0.2
-        >>> chosen({0.1: [5.1, 5.2], 0.2: [4.9, 5.0]}, better="less")
-        0.2
+    Of equal radii it is the smaller; None if there are no values. Once a radius has three seeds,
+    those with fewer are ignored.
     """
     known = {rho: values for rho, values in validation.items() if len(values)}
     enough = {rho: values for rho, values in known.items() if len(values) >= LEAST} or known

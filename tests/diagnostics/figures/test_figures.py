@@ -1,10 +1,9 @@
-"""A figure shows what it was given: so many lines, in the colours of their methods, named."""
-
-from __future__ import annotations
+"""Figures show the results they are given, in the colours of their methods."""
 
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,41 +16,76 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from tests.diagnostics.figures import results as made
+from vasso.diagnostics.adversary.radius import RiseCurve
+from vasso.diagnostics.adversary.sphere import cloud
+from vasso.diagnostics.curvature.density import Density
+from vasso.diagnostics.curvature.eigen import Eigenpairs
 from vasso.diagnostics.estimates import Estimate
-from vasso.diagnostics.figures.landscapes import heights, interpolations, slices, surfaces
+from vasso.diagnostics.figures.adversary import (
+    friendliness,
+    rise_curves,
+    rises_nearby,
+    slope_errors,
+)
+from vasso.diagnostics.figures.flatness import densities, eigenvalues, heights, slices, surfaces
 from vasso.diagnostics.figures.palette import look
-from vasso.diagnostics.figures.radii import radii_of_equal_effect, rise_curves, sharpnesses
-from vasso.diagnostics.figures.spectra import densities, eigenvalues, spectra
 from vasso.diagnostics.figures.spheres import spheres, view
 from vasso.diagnostics.figures.style import inline, save
-from vasso.diagnostics.figures.training import friendliness_over_training, snr_over_training
-from vasso.diagnostics.sphere import cloud
+from vasso.diagnostics.landscape import Slice, Surface
+from vasso.lab.probe.pictures import draw as draw_all
+from vasso.lab.probe.run import ProbeResults
 
-METHODS = made.METHODS
-CURVES = {label: made.curve(theta) for label, theta in METHODS.items()}
+METHODS = {"SAM rho=0.1": 1.0, "VaSSO rho=0.1 theta=0.4": 0.4, "VaSSO rho=0.1 theta=0.2": 0.2}
+
+
+def about(value: float, reach: float) -> Estimate:
+    return Estimate(value, value - reach, value + reach, 0.95, 20)
+
+
+def curve(theta: float) -> RiseCurve:
+    rhos = (0.01, 0.05, 0.1, 0.2, 0.4)
+    own = tuple(about(r * (1 + 3 * theta) + r**2, 0.1 * r) for r in rhos)
+    others = tuple(about(r * (1.2 - theta) + 2 * r**2, 0.2 * r) for r in rhos)
+    return RiseCurve(rhos, own, others, theta, 8, 10)
+
+
+def pairs(sharp: float) -> Eigenpairs:
+    values = sharp / np.arange(1, 6) ** 0.7
+    return Eigenpairs(values, np.eye(5), values / 50, 60, 2000)
+
+
+def density(sharp: float, seed: int = 0) -> Density:
+    generator = np.random.default_rng(seed)
+    nodes = np.sort(
+        np.concatenate([generator.normal(0, 0.3, (4, 36)), sharp * generator.random((4, 4))], 1)
+    )
+    weights = np.concatenate([np.full((4, 36), 1 / 36), np.full((4, 4), 1e-4)], 1)
+    return Density(nodes, weights / weights.sum(1, keepdims=True), 10_000, 160, 2000)
+
+
+def along(sharp: float) -> Slice:
+    at = np.linspace(-1, 1, 51)
+    losses = 0.2 + sharp * at**2 + 0.1 * at**3
+    return Slice(at, losses, 0.02 + 0.05 * np.abs(at), 2000)
+
+
+def plane(sharp: float) -> Surface:
+    at = np.linspace(-1, 1, 25)
+    losses = 0.2 + sharp * (at[:, None] ** 2 + 0.6 * (at[None, :] + 0.3 * at[:, None]) ** 2)
+    return Surface(at, at, losses, np.full_like(losses, 0.01), 2000)
+
+
+CURVES = {label: curve(theta) for label, theta in METHODS.items()}
 ENDED = {"SGD": 80.0, "SAM rho=0.1": 26.0, "VaSSO rho=0.1 theta=0.4": 23.0}
 CLOUDS = [cloud(snr, theta) for theta in (1.0, 0.4) for snr in (5.0, 1.0, 0.1)]
 
 FIGURES: dict[str, Callable[..., Figure]] = {
     "spheres": lambda **k: spheres(CLOUDS, **k),
-    "snr": lambda **k: snr_over_training({"SAM": made.snrs(), "SGD": made.snrs(0.5)}, **k),
-    "friendliness": lambda **k: friendliness_over_training(
-        {label: made.friendly(theta) for label, theta in METHODS.items()}, **k
-    ),
     "rises": lambda **k: rise_curves(CURVES, **k),
-    "radii": lambda **k: radii_of_equal_effect(CURVES, 0.05, **k),
-    "sharpnesses": lambda **k: sharpnesses({"SGD": made.sharp(0.5), "SAM": made.sharp(0.3)}, **k),
-    "eigenvalues": lambda **k: eigenvalues({m: made.pairs(x) for m, x in ENDED.items()}, **k),
-    "densities": lambda **k: densities({m: made.density(x) for m, x in ENDED.items()}, **k),
-    "spectra": lambda **k: spectra(
-        {m: made.pairs(x) for m, x in ENDED.items()},
-        {m: made.density(x) for m, x in ENDED.items()},
-        **k,
-    ),
-    "slices": lambda **k: slices({m: made.along(x / 20) for m, x in ENDED.items()}, **k),
-    "interpolations": lambda **k: interpolations({"SGD": made.between(1.0)}, **k),
-    "surfaces": lambda **k: surfaces({m: made.plane(x / 20) for m, x in ENDED.items()}, **k),
+    "eigenvalues": lambda **k: eigenvalues({m: pairs(x) for m, x in ENDED.items()}, **k),
+    "densities": lambda **k: densities({m: density(x) for m, x in ENDED.items()}, **k),
+    "slices": lambda **k: slices({m: along(x / 20) for m, x in ENDED.items()}, **k),
+    "surfaces": lambda **k: surfaces({m: plane(x / 20) for m, x in ENDED.items()}, **k),
 }
 
 
@@ -61,7 +95,6 @@ def figure_of(name: str, width: str) -> Figure:
 
 
 def lines_of(axes: Axes, *labels: str) -> dict[str, str]:
-    """Label -> colour of the lines that have one."""
     named = {str(x.get_label()): to_hex(str(x.get_color())) for x in axes.lines}
     return {label: named[label] for label in labels}
 
@@ -93,9 +126,6 @@ def test_no_text_is_cut_off_or_smaller_than_nine_points(name: str, width: str) -
     assert min(map(float, sizes)) >= 9
 
 
-# -- spheres ---------------------------------------------------------------------------------------
-
-
 def test_spheres_have_a_row_for_each_theta_and_a_column_for_each_snr() -> None:
     figure = FIGURES["spheres"]()
     assert len(figure.axes) == 6
@@ -122,6 +152,9 @@ def test_the_view_is_a_rotation() -> None:
     turn = view(np.array([0.2, -0.1, 0.6]))
     assert turn @ turn.T == pytest.approx(np.eye(3), abs=1e-12)
     assert np.linalg.det(turn) == pytest.approx(1)
+    x, y, depth = turn @ np.array([0.2, -0.1, 0.6])
+    assert abs(x) < 1e-12
+    assert 0 < depth < y
 
 
 def test_what_cannot_stand_on_a_sphere_is_refused() -> None:
@@ -135,48 +168,13 @@ def test_what_cannot_stand_on_a_sphere_is_refused() -> None:
         spheres([])
 
 
-# -- over training ---------------------------------------------------------------------------------
-
-
-def test_snr_has_a_line_and_a_band_for_each_method() -> None:
-    measured = {"SAM rho=0.1": made.snrs(), "SGD": made.snrs(0.5)}
-    (axes,) = snr_over_training(measured, published=(0.01, 0.1)).axes
-    assert lines_of(axes, *measured) == {m: look(m).colour for m in measured}
-    assert axes.lines[0].get_ydata() == pytest.approx([s.snr.value for _, s in made.snrs()])
-    assert len(axes.collections) == 2
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("epoch", "SNR of a batch gradient")
-    assert axes.get_yscale() == "log"
-    low, high = axes.get_ylim()
-    assert 0 < low < 0.01
-    assert high > 0.17
-    assert "published: 0.01 to 0.1" in words(snr_over_training(measured, published=(0.01, 0.1)))
-
-
-def test_pairs_out_of_order_are_drawn_in_order() -> None:
-    (axes,) = snr_over_training({"SAM": made.snrs()[::-1]}).axes
-    assert list(axes.lines[0].get_xdata()) == list(range(24))
-
-
-@pytest.mark.parametrize(("quantity", "at"), [("rate", 0.5), ("carried", 1.0), ("own_gain", None)])
-def test_friendliness_shows_the_quantity_asked_for(quantity: Any, at: float | None) -> None:
-    measured = {label: made.friendly(theta) for label, theta in METHODS.items()}
-    (axes,) = friendliness_over_training(measured, quantity=quantity).axes
-    for drawn, pairs in zip(axes.lines, measured.values(), strict=False):
-        assert drawn.get_ydata() == pytest.approx([getattr(f, quantity).value for _, f in pairs])
-    levels = [list(x.get_ydata()) for x in axes.lines[len(measured) :]]
-    assert levels == ([] if at is None else [[at, at]])
-
-
-def test_an_infinite_interval_leaves_a_hole_in_the_band() -> None:
-    pairs = made.friendly(1.0, 3)
-    open_ended = Estimate(0.3, -math.inf, math.inf, 0.95, 1)
-    pairs[1] = (1.0, type(pairs[1][1])(**{**vars(pairs[1][1]), "rate": open_ended}))
-    (axes,) = friendliness_over_training({"SAM": pairs}).axes
+def test_an_infinite_interval_leaves_a_gap_in_the_band() -> None:
+    whole = curve(1.0)
+    points = list(whole.own)
+    points[1] = Estimate(0.3, -math.inf, math.inf, 0.95, 1)
+    axes = rise_curves({"SAM": replace(whole, own=tuple(points))}).axes[0]
     assert np.isfinite(axes.get_ylim()).all()
     assert axes.lines[0].get_ydata()[1] == 0.3
-
-
-# -- radii -----------------------------------------------------------------------------------------
 
 
 def test_rises_are_drawn_on_own_and_on_other_batches() -> None:
@@ -187,50 +185,28 @@ def test_rises_are_drawn_on_own_and_on_other_batches() -> None:
     )
     for axes, kind in ((own, "own"), (others, "others")):
         assert lines_of(axes, *CURVES) == {label: look(label).colour for label in CURVES}
-        for drawn, curve in zip(axes.lines, CURVES.values(), strict=False):
-            assert drawn.get_ydata() == pytest.approx([e.value for e in getattr(curve, kind)])
+        for drawn, one in zip(axes.lines, CURVES.values(), strict=False):
+            assert drawn.get_ydata() == pytest.approx([e.value for e in getattr(one, kind)])
     assert own.get_ylim() == others.get_ylim()
 
 
-def test_radii_of_equal_effect_are_those_of_the_curves() -> None:
-    figure = radii_of_equal_effect(CURVES, 0.05)
-    (axes,) = figure.axes
-    drawn = {str(x.get_label()): x.get_xdata()[0] for x in axes.lines}
-    assert {label: drawn[label] for label in CURVES} == pytest.approx({
-        label: curve.radius_at(0.05).value for label, curve in CURVES.items()
-    })
-    assert {"SAM ρ=0.1", "VaSSO ρ=0.1 θ=0.4"} <= set(words(figure))
-
-
-def test_different_kinds_of_sharpness_are_not_compared() -> None:
-    with pytest.raises(ValueError, match="not one kind of sharpness"):
-        sharpnesses({"SGD": made.sharp(0.5), "SAM": made.sharp(0.5, rho=0.2)})
-
-
-# -- spectra and landscapes ------------------------------------------------------------------------
-
-
-def test_spectra_show_eigenvalues_beside_densities() -> None:
-    left, right = FIGURES["spectra"]().axes
+def test_eigenvalues_and_densities_have_the_colours_of_their_methods() -> None:
+    (left,), (right,) = (FIGURES[name]().axes for name in ("eigenvalues", "densities"))
     for axes in (left, right):
         colours = [to_hex(str(x.get_color())) for x in axes.lines[: len(ENDED)]]
         assert colours == [look(label).colour for label in ENDED]
-    assert left.lines[0].get_ydata() == pytest.approx(made.pairs(80.0).values)
+    assert left.lines[0].get_ydata() == pytest.approx(pairs(80.0).values)
     where, drawn = right.lines[0].get_data()
     assert np.trapezoid(drawn, where) == pytest.approx(1, abs=1e-3)
     assert right.get_yscale() == "log"
 
 
-def test_slices_and_interpolations() -> None:
+def test_slices_have_a_line_and_a_band_for_each_method() -> None:
     (axes,) = FIGURES["slices"]().axes
     assert lines_of(axes, *ENDED) == {label: look(label).colour for label in ENDED}
     assert len(axes.collections) == 3
-    (axes,) = slices({"SAM": made.along(1.0)}, highest=0.7).axes
+    (axes,) = slices({"SAM": along(1.0)}, highest=0.7).axes
     assert axes.get_ylim()[1] == 0.7
-    (axes,) = interpolations({"SGD": made.between(1.0)}).axes
-    (label,) = (str(x.get_label()) for x in axes.lines if "barrier" in str(x.get_label()))
-    assert label == "SGD, barrier 1"
-    assert to_hex(str(axes.lines[0].get_color())) == look("SGD").colour
 
 
 def test_maps_share_their_colours() -> None:
@@ -241,20 +217,14 @@ def test_maps_share_their_colours() -> None:
     ]  # fmt: skip
     levels = [tuple(axes.collections[0].levels) for axes in maps]  # type: ignore[attr-defined]
     assert len(set(levels)) == 1
-    rising = heights({"a": made.plane(1.0)}, 1.0)
+    rising = heights({"a": plane(1.0)}, 1.0)
     assert (rising[0], rising[-1]) == (pytest.approx(0.2, abs=0.01), 1.0)
     assert (np.diff(rising) > 0).all()
     with pytest.raises(ValueError, match="highest must be above the lowest loss"):
-        heights({"a": made.plane(1.0)}, 0.1)
+        heights({"a": plane(1.0)}, 0.1)
 
 
-# -- bad input -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "draw", [snr_over_training, friendliness_over_training, rise_curves, eigenvalues, densities,
-             slices, interpolations, surfaces, sharpnesses]
-)  # fmt: skip
+@pytest.mark.parametrize("draw", [rise_curves, eigenvalues, densities, slices, surfaces])
 def test_nothing_to_draw_is_said(draw: Any) -> None:
     with pytest.raises(ValueError, match=r"there are no \w+ to draw"):
         draw({})
@@ -264,10 +234,36 @@ def test_nothing_to_draw_is_said(draw: Any) -> None:
         draw([1])
 
 
-def test_other_wrong_input_is_named() -> None:
-    with pytest.raises(ValueError, match="nothing was measured of 'SAM'"):
-        snr_over_training({"SAM": []})
-    with pytest.raises(ValueError, match=r"quantity must be one of .* Did you mean 'carried'"):
-        friendliness_over_training({"SAM": made.friendly(1.0)}, quantity="caried")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="width must be one of"):
-        rise_curves(CURVES, width="huge")  # type: ignore[arg-type]
+@pytest.mark.parametrize("draw", [friendliness, rises_nearby, slope_errors])
+def test_an_empty_list_is_refused(draw: Any) -> None:
+    with pytest.raises(ValueError, match="to draw: pass at least one"):
+        draw([])
+
+
+def square(*losses: float) -> Surface:
+    sides = np.array([0.0, 1.0])
+    return Surface(sides, sides, np.array(losses).reshape(2, 2), np.zeros((2, 2)), 1)
+
+
+@pytest.mark.parametrize("loss", [0.0, -3.0, 1e6])
+def test_levels_of_a_flat_surface_rise(loss: float) -> None:
+    levels = heights({"SAM": square(loss, loss, loss, loss)}, None)
+    assert levels[0] == loss
+    assert (np.diff(levels) > 0).all()
+
+
+def test_levels_are_of_the_losses_that_are_finite() -> None:
+    levels = heights({"SAM": square(1.0, math.nan, math.inf, 5.0)}, None)
+    assert (levels[0], levels[-1]) == (1.0, 5.0)
+
+
+def test_what_cannot_be_drawn_is_noted_and_the_rest_is_drawn(tmp_path: Path) -> None:
+    nans, flat = square(*[math.nan] * 4), square(1.0, 1.0, 1.0, 1.0)
+    findings = ProbeResults(results={"landscape": [nans]})
+    assert draw_all(findings, tmp_path) == []
+    assert findings.notes == [
+        "landscape could not be drawn: no loss of the surfaces is finite: there is nothing to draw"
+    ]
+    assert draw_all(ProbeResults(results={"landscape": [flat]}), tmp_path) == [
+        tmp_path / "landscape.svg"
+    ]

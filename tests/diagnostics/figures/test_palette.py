@@ -1,4 +1,4 @@
-"""A method has one colour, which all eyes see on white and on black."""
+"""Colours of methods: fixed, and distinguishable on white, on black and by the colour-blind."""
 
 from itertools import combinations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from vasso.diagnostics.figures.palette import GRID, INK, OTHERS, REST, look
+from vasso.diagnostics.figures.palette import COLOURS, GRID, INK, REST, look
 
 # Machado, Oliveira & Fernandes (2009), severity 1, on linear RGB.
 EYES = {
@@ -16,7 +16,7 @@ EYES = {
     "no blue": [[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]],
 }
 THETAS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-MAIN = ("SGD", "SAM", "VaSSO theta=0.2", "VaSSO theta=0.4", "VaSSO theta=0.9", *OTHERS)
+MAIN = ("SGD", "SAM", "VaSSO theta=0.2", "VaSSO theta=0.4", "VaSSO theta=0.9", *list(COLOURS)[-3:])
 
 
 def linear(colour: str) -> np.ndarray:

@@ -1,9 +1,9 @@
-"""How does it look? One function per figure: it takes results and returns a matplotlib Figure.
+"""Figures of results: one function per figure takes results and returns a matplotlib Figure.
 
-What is drawn was computed elsewhere: nothing here evaluates a model. matplotlib and plotly are
-imported in this package and nowhere else.
+The results are computed elsewhere: nothing in this package evaluates a model. matplotlib and plotly
+are imported in this package and nowhere else.
 """
 
-from vasso.extras import need
+from vasso.optional import check_installed
 
-need("figures", "matplotlib")
+check_installed("figures", "matplotlib")

@@ -1,18 +1,17 @@
-"""Images and labels: where they come from, how they are changed, and in which order they come."""
+"""Image data sets: download, decoding, augmentation, label noise, splits and batches."""
 
 from vasso.lab.data.augment import Augmentation, normalised
 from vasso.lab.data.batches import evaluation_batches, order, training_batches
-from vasso.lab.data.folders import Folder
-from vasso.lab.data.images import DataError, Images
-from vasso.lab.data.loading import NAMES, data_root, load, open_folder, side_of
-from vasso.lab.data.noise import wrong_labels
-from vasso.lab.data.split import validation_split
+from vasso.lab.data.datasets import DATASETS, data_root, load, open_folder, side_of
+from vasso.lab.data.image_folder import ImageFolder
+from vasso.lab.data.images import DataError, Images, validation_split
+from vasso.lab.data.label_noise import wrong_labels
 
 __all__ = [
-    "NAMES",
+    "DATASETS",
     "Augmentation",
     "DataError",
-    "Folder",
+    "ImageFolder",
     "Images",
     "data_root",
     "evaluation_batches",

@@ -1,12 +1,11 @@
-"""How is an image changed before the network sees it? By its seed, epoch and index alone.
+"""Augmentation of training images as a function of seed, epoch and index alone.
 
-In order: crop (zero padding) or resized crop, flip, division by 255, normalisation, cutout (filled
-with 0, the mean colour). All images of a batch go through one tensor expression, and image i of
+The order is: crop (zero padding) or resized crop, flip, division by 255, normalisation, cutout
+(filled with 0, the mean colour). All images of a batch go through one tensor expression. Image i of
 epoch e comes out the same in any batch and any order.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,25 +13,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vasso.lab.data import chance
-from vasso.lab.data.windows import boxes, resized
+from vasso.lab.data import splitmix
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to training images; with the defaults they are only normalised.
+    """Changes training images; with the defaults they are only normalised.
 
     Args:
         crop: pixels of zero padding around the image, of which a window of the old size is kept.
         flip: mirror left and right with probability 1/2.
         cutout: side of a square that is filled with 0 after normalisation, clipped at the borders;
             its centre is uniform over the image.
-        cutout_probability: how often.
+        cutout_probability: share of images with a cutout.
         resized_crop: side of the result of a random crop of 8 to 100 % of the area, sides 3:4 to
             4:3, resized by bilinear interpolation; instead of `crop`.
-
-    Raises:
-        ValueError: a setting is out of range, or there are two kinds of crop.
 
     Example:
         >>> x = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
@@ -72,37 +67,25 @@ class Augmentation:
         mean: Sequence[float],
         std: Sequence[float],
     ) -> Tensor:
-        """Augments and normalises a batch.
+        """Augments and normalises a batch: images uint8, N x C x H x W, become float32.
 
-        Args:
-            x: images, uint8, N x C x H x W.
-            index: which image of the training set each of them is.
-            seed: the run's.
-            epoch: from 0.
-            mean: per channel, in units of 0 to 1.
-            std: per channel, in units of 0 to 1.
-
-        Returns:
-            Images, float32.
-
-        Raises:
-            TypeError: x is not uint8.
-            ValueError: shapes do not fit.
+        `index` is the position of each image in the training set. `mean` and `std` are per channel,
+        in units of 0 to 1.
         """
         _check(x, index)
         keys = (seed, epoch, index.to(x.device))
-        flipped = chance.uniform("flip", *keys) < 0.5 if self.flip else None
+        flipped = splitmix.uniform("flip", *keys) < 0.5 if self.flip else None
         if self.resized_crop:
-            pixels = resized(
+            pixels = _crop_and_resize(
                 x,
-                *boxes(x.shape[2], x.shape[3], seed, epoch, index.to(x.device)),
+                *random_windows(x.shape[2], x.shape[3], seed, epoch, index.to(x.device)),
                 self.resized_crop,
                 flipped,
             )
         else:
             pixels = self._cropped(x, flipped, *keys).float()
         result = normalised(pixels, mean, std)
-        return result.mul_(self._kept(result, *keys)) if self.cutout else result
+        return result.mul_(self._outside_cutout(result, *keys)) if self.cutout else result
 
     def _cropped(self, x: Tensor, flipped: Tensor | None, *keys: int | Tensor) -> Tensor:
         """Windows of the padded images, perhaps mirrored, by gathering pixels."""
@@ -115,43 +98,30 @@ class Augmentation:
             columns = torch.where(flipped[:, None], columns.flip(1), columns)
         if self.crop:
             x = functional.pad(x, (self.crop,) * 4)
-            rows = rows + chance.below(2 * self.crop + 1, "crop y", *keys)[:, None]
-            columns = columns + chance.below(2 * self.crop + 1, "crop x", *keys)[:, None]
+            rows = rows + splitmix.below(2 * self.crop + 1, "crop y", *keys)[:, None]
+            columns = columns + splitmix.below(2 * self.crop + 1, "crop x", *keys)[:, None]
         pixels = (rows[:, :, None] * x.shape[3] + columns[:, None, :]).view(n, 1, -1)
         return (
             x.flatten(2).gather(2, pixels.expand(-1, channels, -1)).view(n, channels, height, width)
         )
 
-    def _kept(self, x: Tensor, *keys: int | Tensor) -> Tensor:
-        """Where the squares are not, N x 1 x H x W."""
+    def _outside_cutout(self, x: Tensor, *keys: int | Tensor) -> Tensor:
         height, width = x.shape[2:]
         rows = self._side(height, "cutout y", *keys)
         columns = self._side(width, "cutout x", *keys)
-        happens = chance.uniform("cutout", *keys) < self.cutout_probability
+        happens = splitmix.uniform("cutout", *keys) < self.cutout_probability
         rows = rows & happens[:, None]
         return ~(rows[:, None, :, None] & columns[:, None, None, :])
 
     def _side(self, length: int, purpose: str, *keys: int | Tensor) -> Tensor:
-        """Which rows or columns of each image lie within the square's side."""
-        start = chance.below(length, purpose, *keys)[:, None] - self.cutout // 2
+        """The rows or columns of each image that lie within the square."""
+        start = splitmix.below(length, purpose, *keys)[:, None] - self.cutout // 2
         at = torch.arange(length, device=start.device)
         return (at >= start) & (at < start + self.cutout)
 
 
 def normalised(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(x / 255 - mean) / std, as all images enter a network.
-
-    Args:
-        x: images with values of 0 to 255, N x C x H x W.
-        mean: per channel, in units of 0 to 1.
-        std: per channel, in units of 0 to 1.
-
-    Returns:
-        Images, float32.
-
-    Raises:
-        ValueError: there are more or fewer means than channels.
-    """
+    """(x / 255 - mean) / std of images N x C x H x W, in float32; mean and std per channel."""
     if not len(mean) == len(std) == x.shape[1]:
         raise ValueError(
             f"images of {x.shape[1]} channels need as many means and deviations, got mean={mean}, "
@@ -170,3 +140,77 @@ def _check(x: Tensor, index: Tensor) -> None:
             "images must be N x C x H x W with one index each, got shapes "
             f"{tuple(x.shape)} and {tuple(index.shape)}"
         )
+
+
+def random_windows(
+    height: int, width: int, seed: int, epoch: int, index: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, height and width of random windows: 8 to 100 % of the area, sides 3:4 to 4:3.
+
+    Ten windows are tried for each image and the first that fits is taken. If none fits, it is the
+    largest central window whose sides are in that range.
+    """
+    keys = (seed, epoch, index)
+    attempt = torch.arange(10, device=index.device)[:, None]
+    share = 0.08 + 0.92 * splitmix.uniform("area", attempt, *keys)
+    logarithm = (2 * splitmix.uniform("ratio", attempt, *keys) - 1) * math.log(4 / 3)
+    area, ratio = share * height * width, logarithm.exp()
+    h, w = (area / ratio).sqrt().round().long(), (area * ratio).sqrt().round().long()
+    fits = (h >= 1) & (h <= height) & (w >= 1) & (w <= width)
+    first = fits.byte().argmax(0, keepdim=True)
+    found = fits.gather(0, first)[0]
+    tall, wide = min(height, round(width * 4 / 3)), min(width, round(height * 4 / 3))
+    h = torch.where(found, h.gather(0, first)[0], tall)
+    w = torch.where(found, w.gather(0, first)[0], wide)
+    top = (splitmix.uniform("window y", *keys) * (height - h + 1)).long()
+    left = (splitmix.uniform("window x", *keys) * (width - w + 1)).long()
+    return (
+        torch.where(found, top, (height - tall) // 2),
+        torch.where(found, left, (width - wide) // 2),
+        h,
+        w,
+    )
+
+
+def _crop_and_resize(
+    x: Tensor, top: Tensor, left: Tensor, h: Tensor, w: Tensor, size: int, flipped: Tensor | None
+) -> Tensor:
+    """Windows of images, enlarged by bilinear interpolation: float32 with values of 0 to 255.
+
+    A result smaller than the images would alias fine detail and is refused.
+    """
+    height, width = x.shape[2:]
+    if size < max(height, width):
+        raise ValueError(
+            f"resized_crop={size} is smaller than the images, {height}x{width}: load them with "
+            f"size={size}, which averages over areas"
+        )
+    at = (torch.arange(size, device=x.device) + 0.5) / size
+    across = at if flipped is None else torch.where(flipped[:, None], 1 - at, at)
+    low_y, high_y, y = _between(top, h, at)
+    low_x, high_x, t = _between(left, w, across)
+    upper = _blend(_gather(x, low_y, low_x), _gather(x, low_y, high_x), t[:, None, None, :])
+    lower = _blend(_gather(x, high_y, low_x), _gather(x, high_y, high_x), t[:, None, None, :])
+    return _blend(upper, lower, y[:, None, :, None])
+
+
+def _blend(a: Tensor, b: Tensor, t: Tensor) -> Tensor:
+    """a + t (b - a), the same wherever the values are in memory, which torch.lerp is not."""
+    return a + t * (b - a)
+
+
+def _between(start: Tensor, length: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The two pixels around each position in a window, and the position between them, 0 to 1."""
+    # Pixel centres are at halves; positions beyond the outermost centres take the outermost pixel.
+    position = (at * length[:, None] - 0.5).clamp(min=0)
+    position = torch.minimum(position, (length[:, None] - 1).to(position.dtype))
+    low = position.floor()
+    high = torch.minimum(low + 1, (length[:, None] - 1).to(position.dtype))
+    start = start[:, None]
+    return start + low.long(), start + high.long(), (position - low).float()
+
+
+def _gather(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    images = torch.arange(len(x), device=x.device)[:, None, None, None]
+    planes = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
+    return x[images, planes, rows[:, None, :, None], columns[:, None, None, :]].float()

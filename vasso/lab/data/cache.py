@@ -1,10 +1,8 @@
-"""What was made once need not be made again: arrays in a file that proves itself.
+"""Cache of arrays in files with a checksum.
 
 The first line holds the SHA-256 of the rest: the names of the arrays in a line of JSON, then the
-arrays in numpy's format. A file appears whole or not at all; a damaged one is made again.
+arrays in numpy's format. A file is written as a whole or not at all; a damaged one is made again.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -22,16 +20,8 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 MARK = b"vasso cache 2 "
 
 
-def remembered(path: Path, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays in a file; if there is none, or a damaged one, they are made and written.
-
-    Args:
-        path: the file.
-        make: makes the arrays.
-
-    Returns:
-        The arrays.
-    """
+def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
+    """The arrays in a file; if it is missing or damaged, they are made and written."""
     found = _read(path)
     if found is not None:
         return found
@@ -48,7 +38,7 @@ def remembered(path: Path, make: Callable[[], Arrays]) -> Arrays:
 
 
 def _read(path: Path) -> Arrays | None:
-    """The arrays, or None if there is no file or its content is not what was written."""
+    """The arrays, or None if the file is missing or its checksum is wrong."""
     if not path.exists():
         return None
     with path.open("rb") as file:
@@ -59,9 +49,9 @@ def _read(path: Path) -> Arrays | None:
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """Writes beside the file and renames: a reader never sees a half."""
+    """Writes a temporary file and renames it, so that a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "w+b") as file:
             file.write(MARK + b"0" * 64 + b"\n" + json.dumps(list(arrays)).encode() + b"\n")
@@ -71,15 +61,15 @@ def _write(path: Path, arrays: Arrays) -> None:
             line = _first_line(file)
             file.seek(0)
             file.write(line)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 
 def _first_line(file: IO[bytes]) -> bytes:
-    """The line that the rest of a file demands; the file stays where it is."""
-    place = file.tell()
+    """The first line for the rest of an open file, whose position stays."""
+    position = file.tell()
     digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-    file.seek(place)
+    file.seek(position)
     return MARK + digest.encode() + b"\n"

@@ -1,20 +1,21 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), and the human labels of CIFAR-10N (Wei et al., 2022).
+"""CIFAR-10, CIFAR-100 (Krizhevsky, 2009) and the human labels of CIFAR-10N (Wei et al., 2022).
 
-Every batch file is checked against its published md5 before it is read, once per process.
+Every batch file is checked against its published md5 before it is read, once per process. The
+files are pickles. A pickle is a program, and one that was tampered with must not run: only the
+callables that arrays and bytes are made of may be named in it.
 """
 
-from __future__ import annotations
-
-import hashlib
+import _codecs
 import io
+import pickle
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vasso.lab.data.images import DataError, Images
-from vasso.lab.data.pickles import read_pickle, read_torch
+from vasso.lab.data.images import DataError, Images, check_md5
 
 CIFAR10 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -40,18 +41,9 @@ HUMAN_LABELS = {
 # The paper's constants, for both data sets.
 MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
-_verified: set[tuple[Path, int, int]] = set()
 
 
 def read_cifar10(root: Path) -> Images:
-    """CIFAR-10 from the folder `cifar-10-batches-py`.
-
-    Args:
-        root: where the folder is.
-
-    Returns:
-        50,000 training and 10,000 test images of 32x32 pixels in 10 classes.
-    """
     folder = root / FOLDER10
     train = [_batch(folder / name, CIFAR10[name], "labels") for name in list(CIFAR10)[:5]]
     x, y = torch.cat([x for x, _ in train]), torch.cat([y for _, y in train])
@@ -60,14 +52,6 @@ def read_cifar10(root: Path) -> Images:
 
 
 def read_cifar100(root: Path) -> Images:
-    """CIFAR-100 with its fine labels from the folder `cifar-100-python`.
-
-    Args:
-        root: where the folder is.
-
-    Returns:
-        50,000 training and 10,000 test images of 32x32 pixels in 100 classes.
-    """
     folder = root / FOLDER100
     x, y = _batch(folder / "train", CIFAR100["train"], "fine_labels")
     test_x, test_y = _batch(folder / "test", CIFAR100["test"], "fine_labels")
@@ -75,19 +59,7 @@ def read_cifar100(root: Path) -> Images:
 
 
 def read_human_labels(root: Path, which: str, clean: Tensor) -> Tensor:
-    """The labels that people gave to CIFAR-10's training images.
-
-    Args:
-        root: where `CIFAR-10_human.pt` is.
-        which: "aggre", "random1", "random2", "random3" or "worse".
-        clean: the true labels, to check that the images are in the same order.
-
-    Returns:
-        50,000 labels.
-
-    Raises:
-        DataError: the file is not CIFAR-10N's.
-    """
+    """The labels that people gave to CIFAR-10's training images; `clean` proves their order."""
     path = root / HUMAN
     content = read_torch(path)
     missing = {"clean_label", HUMAN_LABELS[which]} - content.keys()
@@ -103,25 +75,58 @@ def read_human_labels(root: Path, which: str, clean: Tensor) -> Tensor:
 
 
 def _batch(path: Path, md5: str, labels: str) -> tuple[Tensor, Tensor]:
-    """Images and labels of a batch file."""
     if not path.exists():
         raise DataError(f"{path} is missing: delete {path.parent} and load again to download it")
     content = path.read_bytes()
-    _verify(path, content, md5)
+    check_md5(path, content, md5, f"Delete {path.parent} and load again to download it anew")
     batch = read_pickle(io.BytesIO(content), str(path))
     x = torch.from_numpy(np.asarray(batch[b"data"], dtype=np.uint8)).view(-1, 3, 32, 32)
     return x, torch.tensor(batch[labels.encode()], dtype=torch.int64)
 
 
-def _verify(path: Path, content: bytes, md5: str) -> None:
-    """Raises unless the content has its published md5; looks once at each state of a file."""
-    state = (path, len(content), path.stat().st_mtime_ns)
-    if state in _verified:
-        return
-    seen = hashlib.md5(content).hexdigest()
-    if seen != md5:
+RECONSTRUCT = np.empty(0).__reduce__()[0]  # its module depends on the version of numpy
+ALLOWED: dict[str, Any] = {
+    "numpy.core.multiarray._reconstruct": RECONSTRUCT,  # before numpy 2
+    "numpy._core.multiarray._reconstruct": RECONSTRUCT,
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+    "_codecs.encode": _codecs.encode,
+}
+NUMBERS = (np.uint8, np.int32, np.int64)
+
+
+class _Arrays(pickle.Unpickler):
+    """Refuses whatever is not in `ALLOWED`, before it is imported."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return ALLOWED[f"{module}.{name}"]
+
+
+def read_pickle(file: BinaryIO, name: str) -> Any:
+    """The content of a pickle of arrays; byte strings of Python 2 stay bytes."""
+    try:
+        return _Arrays(file, encoding="bytes").load()
+    except Exception as error:  # damaged pickles raise any exception
         raise DataError(
-            f"{path} is damaged: its md5 is {seen}, published is {md5}. Delete {path.parent} and "
+            f"{name} is not a pickle of arrays and is not read further ({error}): delete it and "
             "load again to download it anew"
-        )
-    _verified.add(state)
+        ) from error
+
+
+def read_torch(path: Path) -> dict[str, Any]:
+    """The content of a file of `torch.save` with a dict of arrays."""
+    kinds = [type(np.dtype(number)) for number in NUMBERS]
+    named = [(value, name) for name, value in ALLOWED.items()]
+    try:
+        with torch.serialization.safe_globals([*named, *kinds]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises several kinds, none of its own
+        raise DataError(
+            f"{path} is not a file of arrays and is not read further ({error}): delete it and load "
+            "again to download it anew"
+        ) from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} holds a {type(content).__name__}, not a dict of labels")
+    return content

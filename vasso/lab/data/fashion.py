@@ -1,6 +1,4 @@
-"""Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017): idx files, compressed or not."""
-
-from __future__ import annotations
+"""Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017): compressed idx files with published md5."""
 
 import gzip
 import struct
@@ -11,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vasso.lab.data.images import DataError, Images
+from vasso.lab.data.images import DataError, Images, check_md5
 
+ADDRESS = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 FOLDER = "FashionMNIST/raw"
 MD5 = {
     "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -24,33 +23,16 @@ MEAN, STD = (0.2860,), (0.3530,)
 
 
 def read_fashion(root: Path) -> Images:
-    """Fashion-MNIST from the folder `FashionMNIST/raw`.
-
-    Args:
-        root: where the folder is.
-
-    Returns:
-        60,000 training and 10,000 test images of 28x28 pixels in 10 classes.
-    """
-    x, y, test_x, test_y = (read_idx(root / FOLDER / name) for name in MD5)
+    """Fashion-MNIST from the folder `FashionMNIST/raw`."""
+    x, y, test_x, test_y = (read_idx(root / FOLDER / name, md5) for name, md5 in MD5.items())
     return Images(
         "fashion-mnist", x[:, None], y.long(), test_x[:, None], test_y.long(), 10, MEAN, STD
     )
 
 
-def read_idx(path: Path) -> Tensor:
-    """The array in an idx file of bytes.
-
-    Args:
-        path: the file as it is published, `.gz`; if it is not there, the same without `.gz`.
-
-    Returns:
-        A uint8 tensor.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
-    content = _content(path)
+def read_idx(path: Path, md5: str) -> Tensor:
+    """The uint8 array of a compressed idx file with this md5."""
+    content = _content(path, md5)
     try:
         zero, kind, rank = struct.unpack_from(">HBB", content)
         shape = struct.unpack_from(f">{rank}I", content, 4)
@@ -66,13 +48,15 @@ def read_idx(path: Path) -> Tensor:
     return torch.from_numpy(array.copy())
 
 
-def _content(path: Path) -> bytes:
-    plain = path.with_suffix("")
-    if not path.exists() and plain.exists():
-        return plain.read_bytes()
+def _content(path: Path, md5: str) -> bytes:
+    if not path.is_file():
+        raise DataError(
+            f"{path} is missing: put it there, or delete {path.with_suffix('')}, if that is there, "
+            "and load again to download it"
+        )
     try:
-        return gzip.decompress(path.read_bytes())
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: allow download=True, or put it there") from error
+        packed = path.read_bytes()
+        check_md5(path, packed, md5, "Delete it and load again")
+        return gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged: {error}. Delete it and load again") from error

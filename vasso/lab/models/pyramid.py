@@ -1,16 +1,14 @@
-"""PyramidNet (Han, Kim and Kim, 2017): every block is a little wider than the one before.
+"""PyramidNet (Han, Kim and Kim, 2017): the width grows with every block.
 
 Width of block k of K: round(16 + alpha k / K), k = 1 to K. Basic blocks, shortcuts without weights:
 average pooling where the resolution is halved, zeros for the new channels.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vasso.lab.models.widths import scaled
+from vasso.lab.models.layers import initialise_he, scaled
 
 
 class Block(nn.Module):
@@ -30,27 +28,15 @@ class Block(nn.Module):
         self.shortcut = nn.AvgPool2d(2, ceil_mode=True) if stride == 2 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output.
-
-        Args:
-            x: features.
-
-        Returns:
-            Features, with the new channels last.
-        """
         body: Tensor = self.body(x)
         return body + functional.pad(self.shortcut(x), (0, 0, 0, 0, 0, self.new))
 
 
 class PyramidNet(nn.Module):
-    """A stem, three stages of equally many blocks, BatchNorm, ReLU, the mean, a linear layer.
+    """Stem, three stages of equally many blocks, BatchNorm, ReLU, global average, linear layer.
 
-    Args:
-        depth: layers with weights, 6 n + 2.
-        alpha: how many channels are added from the first block to the last.
-        classes: outputs.
-        width: factor on the channels.
-        channels: of the images.
+    `depth` counts layers with weights, 6 n + 2; `alpha` channels are added from the first block to
+    the last.
     """
 
     def __init__(self, depth: int, alpha: float, classes: int, width: float, channels: int) -> None:
@@ -66,34 +52,14 @@ class PyramidNet(nn.Module):
         )
         self.norm = nn.BatchNorm2d(widths[-1])
         self.head = nn.Linear(widths[-1], classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise_he(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            x: images.
-
-        Returns:
-            One score for each image and class.
-        """
         features = torch.relu(self.norm(self.blocks(self.stem(x))))
         scores: Tensor = self.head(features.mean((2, 3)))
         return scores
 
 
 def pyramidnet110(classes: int, width: float, channels: int, size: int) -> nn.Module:
-    """PyramidNet-110 with alpha 270: 28,485,477 weights for ten classes.
-
-    Args:
-        classes: outputs.
-        width: factor on the channels.
-        channels: of the images.
-        size: height and width of the images; any will do.
-
-    Returns:
-        The network.
-    """
+    """PyramidNet-110 with alpha 270: 28,485,477 weights for ten classes."""
     return PyramidNet(110, 270, classes, width, channels)

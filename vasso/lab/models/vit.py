@@ -1,10 +1,8 @@
 """Vision transformers (Dosovitskiy et al., 2021): S = width 384, depth 12, 6 heads, MLP 1536.
 
-The head reads a class token, as in the original; some code bases average the patches instead.
+The head reads a class token, as in the original. Some code bases average the patches instead.
 Position embeddings are learnt, LayerNorm comes first (epsilon 1e-6), there is no dropout.
 """
-
-from __future__ import annotations
 
 from functools import partial
 
@@ -12,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vasso.lab.models.widths import scaled
+from vasso.lab.models.layers import scaled
 
 HEADS, DEPTH = 6, 12
 
@@ -26,14 +24,6 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What each token learns from the others.
-
-        Args:
-            x: tokens, N x T x width.
-
-        Returns:
-            As many tokens.
-        """
         n, tokens, width = x.shape
         q, k, v = self.inputs(x).view(n, tokens, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v)
@@ -54,32 +44,13 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output.
-
-        Args:
-            x: tokens.
-
-        Returns:
-            Tokens.
-        """
         x = x + self.attention(self.first_norm(x))
         y: Tensor = x + self.mlp(self.second_norm(x))
         return y
 
 
 class VisionTransformer(nn.Module):
-    """Patches and a class token through the blocks; the class token tells the class.
-
-    Args:
-        patch: side of a patch.
-        classes: outputs.
-        width: length of a token.
-        channels: of the images.
-        size: height and width of the images.
-
-    Raises:
-        ValueError: the images cannot be cut into patches.
-    """
+    """Patches and a class token through the blocks; the class token is classified."""
 
     def __init__(self, patch: int, classes: int, width: int, channels: int, size: int) -> None:
         super().__init__()
@@ -97,7 +68,7 @@ class VisionTransformer(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Xavier for linear maps, 0 for biases and the head, small positions."""
+        """Xavier for linear layers, 0 for biases and the head, N(0, 0.02) for positions."""
         nn.init.normal_(self.positions, std=0.02)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -106,14 +77,6 @@ class VisionTransformer(nn.Module):
         nn.init.zeros_(self.head.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            x: images.
-
-        Returns:
-            One score for each image and class.
-        """
         patches = self.patches(x).flatten(2).transpose(1, 2)
         tokens = torch.cat((self.token.expand(len(x), -1, -1), patches), 1) + self.positions
         scores: Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
@@ -121,7 +84,7 @@ class VisionTransformer(nn.Module):
 
 
 def _small(patch: int, classes: int, width: float, channels: int, size: int) -> nn.Module:
-    """ViT-S; heads stay six and get narrower."""
+    """ViT-S; a smaller width makes the six heads narrower."""
     return VisionTransformer(patch, classes, HEADS * scaled(64, width), channels, size)
 
 

@@ -1,6 +1,4 @@
-"""What does a store say? Everything that a page or a table shows, computed and not yet drawn."""
-
-from __future__ import annotations
+"""Findings: everything that the page, the tables and the JSON show, computed and not yet drawn."""
 
 import shlex
 from collections import Counter
@@ -8,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vasso.lab.folder import StoreError
-from vasso.lab.place import STORE
-from vasso.lab.report.comparing import (
+from vasso.lab.report.compare import (
     Comparison,
     Kind,
     OneRadius,
@@ -19,22 +15,23 @@ from vasso.lab.report.comparing import (
     one_radius,
     picks_of,
 )
-from vasso.lab.report.headlines import Headline
-from vasso.lab.report.reading import Contents, read
+from vasso.lab.report.metrics import Metric
+from vasso.lab.report.read import Contents, read_store
 from vasso.lab.report.sections import Section, Table, sections_of
+from vasso.lab.schema import printable
 from vasso.lab.statistics import Standing
+from vasso.lab.store.run_directory import StoreError
+from vasso.lab.store.store import STORE
+
+FIRST: tuple[Kind, ...] = ("best", "given", "base", "one")
+"""Comparisons come in this order in a summary."""
+MOST = 6
+"""Comparisons of a study in a summary."""
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A section with its comparisons.
-
-    Attributes:
-        section: a study at one scale.
-        comparisons: all of them, with verdicts.
-        picks: for each table, each method at its best radius.
-        radii: for each table, the one radius for all, if there is one.
-    """
+class SectionResult:
+    """A section with all its comparisons, and for each table the picks and the one radius."""
 
     section: Section
     comparisons: tuple[Comparison, ...]
@@ -43,112 +40,77 @@ class Answered:
 
     @property
     def decided(self) -> bool:
-        """Whether any comparison has seeds enough for a verdict."""
-        return any(comparison.standing != "no verdict" for comparison in self.comparisons)
+        """Whether any comparison has enough seeds for a test."""
+        return any(comparison.standing != "too few seeds" for comparison in self.comparisons)
 
-    def tally(self) -> dict[Kind, Counter[Standing]]:
-        """How often each verdict was given.
+    def first(self, most: int = MOST) -> list[Comparison]:
+        """The first comparisons by the study's first metric, in the order of `FIRST` and tables."""
+        found = [c for m in self.section.criteria.metrics[:1] for c in self.of_metric(m)]
+        return sorted((c for c in found if c.paired), key=lambda c: FIRST.index(c.kind))[:most]
 
-        Returns:
-            Rule by which radii were chosen -> verdict -> comparisons.
-        """
-        found: dict[Kind, Counter[Standing]] = {}
-        for comparison in self.comparisons:
-            found.setdefault(comparison.kind, Counter())[comparison.standing] += 1
-        return found
+    def rest(self, most: int = MOST) -> Counter[Standing]:
+        """How often each outcome occurs among the comparisons that are not the first."""
+        shown = self.first(most)
+        return Counter(c.standing for c in self.comparisons if c not in shown)
 
-    def of(self, table: Table) -> list[Comparison]:
-        """The comparisons of one table.
-
-        Args:
-            table: one of the section.
-
-        Returns:
-            In order.
-        """
+    def of_table(self, table: Table) -> list[Comparison]:
         return [comparison for comparison in self.comparisons if comparison.table is table]
 
-    def one_for_all(self, table: Table) -> OneRadius | None:
-        """The one radius, where methods of a table are compared at it.
+    def of_metric(self, metric: Metric) -> list[Comparison]:
+        return [comparison for comparison in self.comparisons if comparison.metric is metric]
 
-        Args:
-            table: one of the section.
-
-        Returns:
-            None if nothing is compared there.
-        """
+    def radius_compared(self, table: Table) -> OneRadius | None:
+        """The one radius, where methods of a table are compared at it."""
         one = self.radii[self.section.tables.index(table)]
-        at = {comparison.ours.rho for comparison in self.of(table) if comparison.kind == "one"}
+        at = {c.ours.rho for c in self.of_table(table) if c.kind == "one"}
         return one if one is not None and one.rho in at else None
-
-    def by(self, headline: Headline) -> list[Comparison]:
-        """The comparisons by one number.
-
-        Args:
-            headline: the number.
-
-        Returns:
-            In order.
-        """
-        return [comparison for comparison in self.comparisons if comparison.headline is headline]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a store says.
+    """What a store shows: a result for each study and scale, those with a test first.
 
-    Attributes:
-        name: of the store.
-        contents: all that was read.
-        answered: one for each study and scale of which there is a run; those with a verdict first.
-        place: the store that its runs can be trained in again.
+    `store` is the directory in which its runs can be trained again.
     """
 
     name: str
     contents: Contents
-    answered: tuple[Answered, ...]
-    place: str
+    results: tuple[SectionResult, ...]
+    store: str
 
 
 def findings(root: str | Path, studies: Iterable[str] = ()) -> Findings:
-    """Reads a store and answers what it can answer.
+    """Reads a store, or compact copies of one, and compares its runs.
 
-    Args:
-        root: the store, or compact copies of one.
-        studies: only these, by name or as a TOML file.
-
-    Returns:
-        The findings; an error if there is no such store or study.
-
-    Raises:
-        StoreError: there is no run in it.
+    Studies are chosen by name or as a TOML file. Raises `StoreError` if there is no run.
     """
-    contents = read(root)
-    if not contents.runs and not contents.troubles and not contents.spreads:
-        raise StoreError(f"{root} holds no run: {_instead(Path(root).expanduser())}")
+    contents = read_store(root)
+    if not contents.runs and not contents.errors and not contents.spreads:
+        raise StoreError(f"{root} holds no run: {_remedy(Path(root).expanduser())}")
     if not (found := sections_of(contents, named := list(studies))) and contents.runs:
         raise StoreError(f"{root} holds no run of {', '.join(named)}")
-    answered = sorted((_answered(s, contents) for s in found), key=lambda a: not a.decided)
-    return Findings(Path(root).absolute().name, contents, tuple(answered), _place(Path(root)))
+    results = sorted((_result(s, contents) for s in found), key=lambda r: not r.decided)
+    name = printable(Path(root).absolute().name)
+    return Findings(name, contents, tuple(results), printable(_store(Path(root))))
 
 
-def _place(root: Path) -> str:
-    """A store as the user has named it; compact copies are none, and nothing is trained there."""
+def _store(root: Path) -> str:
+    """The store as the user has named it; nothing is trained in compact copies."""
     full = root.expanduser()
     is_store = (full / "store.json").exists() or any(full.glob("*/run.json"))
     return str(root if is_store else STORE)
 
 
-def _instead(root: Path) -> str:
-    """What to do where there is no run: a store within may hold some, as that of `vasso demo`."""
+def _remedy(root: Path) -> str:
+    """What to do where there is no run: a store inside may hold some, as that of `vasso demo`."""
     within = sorted(path.parent for path in root.glob("*/store.json"))
     if within:
         return f"`vasso report {shlex.quote(str(within[0]))}` shows the store within"
     return f"`vasso study label-noise --store {shlex.quote(str(root))}` makes some"
 
 
-def _answered(section: Section, contents: Contents) -> Answered:
-    judging = section.judging
-    picks = tuple(picks_of(table, judging) for table in section.tables)
-    radii = tuple(one_radius(table, contents, judging) for table in section.tables)
-    return Answered(section, tuple(comparisons_of(section, contents)), picks, radii)
+def _result(section: Section, contents: Contents) -> SectionResult:
+    criteria = section.criteria
+    picks = tuple(picks_of(table, criteria) for table in section.tables)
+    radii = tuple(one_radius(table, contents, criteria) for table in section.tables)
+    return SectionResult(section, tuple(comparisons_of(section, contents)), picks, radii)

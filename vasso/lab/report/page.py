@@ -1,103 +1,89 @@
-"""How does the page come about? Findings and charts, poured into templates that escape by default.
+"""The page: findings and charts in templates that escape by default.
 
-The page is one file: style and script are inside, nothing is fetched, its own policy forbids it.
+The page is one file: style and script are inside, and its own policy forbids fetching anything.
 """
 
-from __future__ import annotations
-
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from vasso.extras import brought_by
+from vasso.optional import needs_extra
 
-with brought_by("lab"):
+with needs_extra("lab"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
 import vasso
-from vasso.lab import atomic
-from vasso.lab import study as studies
-from vasso.lab.certificate import now
-from vasso.lab.measured import spread_lines
-from vasso.lab.probe_report import number
-from vasso.lab.report import words
-from vasso.lab.report.answer import RULE
-from vasso.lab.report.births import Birth, birth
-from vasso.lab.report.cells import Cell
-from vasso.lab.report.drawing import Chart
-from vasso.lab.report.findings import Answered, Findings
-from vasso.lab.report.gallery import charts_of
-from vasso.lab.report.headlines import ACCURACY, Headline
-from vasso.lab.report.known import figures
-from vasso.lab.report.probed import Probed, shown_on_page
-from vasso.lab.report.rerun import command
+from vasso.diagnostics.adversary.sphere import cloud
+from vasso.diagnostics.figures.spheres import spheres
+from vasso.diagnostics.figures.style import inline
+from vasso.lab.probe.results import number
+from vasso.lab.report import text
+from vasso.lab.report.cells import Cell, Provenance, provenance_of
+from vasso.lab.report.charts import charts_of
+from vasso.lab.report.charts.drawing import Chart
+from vasso.lab.report.claims import judged_claims
+from vasso.lab.report.compare import published_figures
+from vasso.lab.report.findings import Findings, SectionResult
+from vasso.lab.report.metrics import ACCURACY, Metric
+from vasso.lab.report.probed import ProbeView, probe_views
 from vasso.lab.report.sections import Section, Table
-from vasso.lab.report.terminal import shown_columns
+from vasso.lab.report.terminal import spread_lines
+from vasso.lab.schema import printable
+from vasso.lab.store import atomic
+from vasso.lab.store.provenance import now
+from vasso.lab.studies import study as studies
 
 FEW = 14
 """Rows up to which a table is open when the page is."""
+SPHERE_THETAS = (1.0, 0.4, 0.2)
 
 
 @dataclass(frozen=True)
-class View:
-    """What the template of a section needs.
+class SectionView:
+    """What the template of a section needs; `charts` holds those of each table."""
 
-    Attributes:
-        answered: the findings.
-        charts: for each table, what is drawn of it.
-        birth: where the numbers come from.
-        probes: of its runs.
-    """
-
-    answered: Answered
+    result: SectionResult
     charts: tuple[tuple[Chart, ...], ...]
-    birth: Birth | None
-    probes: tuple[Probed, ...]
+    provenance: Provenance | None
+    probes: tuple[ProbeView, ...]
+
+
+@dataclass(frozen=True)
+class SpherePart:
+    """All signal-to-noise ratios as a still figure, and one (`snr`) that rotates by `library`."""
+
+    still: Markup
+    rotating: Markup
+    snr: float
+    library: Markup
 
 
 def write_page(found: Findings, path: str | Path, *, sphere: bool = False) -> Path:
-    """Writes the page of findings.
-
-    Args:
-        found: the findings.
-        path: the file to write; folders are made.
-        sphere: adds adversaries on a sphere, and 5 MB.
-
-    Returns:
-        The file.
-    """
+    """Writes the page of findings; `sphere` adds adversaries on a sphere, and 5 MB."""
     path = Path(path).expanduser()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.replace(path, page(found, sphere=sphere).encode())
+    atomic.write_output(path, page(found, sphere=sphere).encode())
     return path
 
 
 def page(found: Findings, *, sphere: bool = False) -> str:
-    """The page as text.
-
-    Args:
-        found: the findings.
-        sphere: adds adversaries on a sphere, and 5 MB.
-
-    Returns:
-        HTML.
-    """
-    probed: dict[str, str] = {}
-    views = [_view(answered, probed) for answered in found.answered]
+    shown: dict[str, str] = {}
+    claims = judged_claims(found)
     return (
         _environment()
         .get_template("page.html")
         .render(
             found=found,
-            place=shlex.quote(found.place),
-            views=views,
-            sphere=_sphere() if sphere else None,
+            place=shlex.quote(found.store),
+            views=[_view(result, shown) for result in found.results],
+            claims=claims,
+            tally=Counter(sorted(line.word for line in claims)),
+            sphere=_sphere_part() if sphere else None,
             spreads=[list(spread_lines(spread.rows)) for spread in found.contents.spreads],
-            asked=studies.load("sphere"),
-            rule=RULE,
+            sphere_study=studies.load("sphere"),
             style=_asset("style.css"),
             script=_asset("script.js"),
             made=now(),
@@ -106,16 +92,27 @@ def page(found: Findings, *, sphere: bool = False) -> str:
     )
 
 
-def _view(answered: Answered, probed: dict[str, str]) -> View:
-    runs = [trained for cell in answered.section.cells for trained in cell.finished]
-    probes = shown_on_page(answered.section, probed)
-    return View(answered, charts_of(answered), birth(runs), probes)
+def _view(result: SectionResult, shown: dict[str, str]) -> SectionView:
+    runs = [trained for cell in result.section.cells for trained in cell.finished]
+    probes = probe_views(result.section, shown)
+    return SectionView(result, charts_of(result), provenance_of(runs), probes)
 
 
-def _sphere() -> object:
-    from vasso.lab.report.sphere import sphere_part  # plotly, which is large
+def _sphere_part() -> SpherePart:
+    """Draws the study `sphere`; several MB."""
+    from vasso.diagnostics.figures.interactive import fragment, interactive_sphere, library
 
-    return sphere_part()
+    study = studies.load("sphere")
+    settings = study.at("cpu").measurement
+    given = {name: settings[name] for name in ("gradient", "variances", "adversaries")}
+    clouds = {
+        snr: [cloud(snr, theta, **given) for theta in SPHERE_THETAS] for snr in settings["snr"]
+    }
+    snr = sorted(clouds)[1]
+    still = spheres([one for each in clouds.values() for one in each], width="wide")
+    svg = inline(still, title=study.title, description=study.question, name="sphere-still")
+    rotating = fragment(interactive_sphere(clouds[snr]), name="sphere-turns")
+    return SpherePart(Markup(svg), Markup(rotating), snr, Markup(library()))
 
 
 def _environment() -> Environment:
@@ -123,62 +120,45 @@ def _environment() -> Environment:
         loader=PackageLoader("vasso.lab.report"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(words=words, accuracy=ACCURACY, few=FEW, tell=number)
-    environment.globals.update(columns=shown_columns, command=command, seeds_of=seeds_of)
-    environment.globals.update(figures=figures, sources=sources)
-    environment.globals.update(waiting_for=waiting_for)
+    environment.globals.update(
+        text=text,
+        accuracy=ACCURACY,
+        few=FEW,
+        probe_number=number,
+        published_figures=published_figures,
+        published_columns=published_columns,
+        seeds_by_state=seeds_by_state,
+        unfinished_tasks=unfinished_tasks,
+    )
     return environment
 
 
 def _asset(name: str) -> Markup:
-    text = (resources.files("vasso.lab.report") / "templates" / name).read_text()
-    return Markup(text)
+    return Markup((resources.files("vasso.lab.report") / "templates" / name).read_text())
 
 
-def sources(section: Section, table: Table) -> list[tuple[Headline, str]]:
-    """Who has published headlines of the methods of a table.
-
-    Args:
-        section: whose study holds the figures.
-        table: the table.
-
-    Returns:
-        Headline and source.
-    """
+def published_columns(section: Section, table: Table) -> list[tuple[Metric, tuple[str, str]]]:
+    """Metric, source and network, where somebody has published it of a method of the table."""
     study, task = section.study, table.task
     found = (
-        (headline, source)
-        for headline in section.judging.headlines
+        (metric, key)
+        for metric in section.criteria.metrics
         for cell in table.cells
-        for source in figures(study, task, cell.method, headline)
+        for key in published_figures(study, task, cell.method, metric)
     )
     return list(dict.fromkeys(found))
 
 
-def waiting_for(section: Section) -> list[str]:
-    """The tasks of which no run is finished.
-
-    Args:
-        section: the section.
-
-    Returns:
-        Their titles.
-    """
+def unfinished_tasks(section: Section) -> list[str]:
     return [table.title for table in section.tables if not any(c.n for c in table.cells)]
 
 
-def seeds_of(cell: Cell) -> dict[str, Any]:
-    """The seeds of a cell by what became of them.
-
-    Args:
-        cell: the cell.
-
-    Returns:
-        finished, under way and not begun.
-    """
+def seeds_by_state(cell: Cell) -> dict[str, Any]:
+    """The seeds of a cell that are finished, under way and not begun."""
     begun = tuple(trained.run.seed for trained in cell.under_way)
     rest = tuple(seed for seed in cell.missing if seed not in begun)
     return {"finished": cell.seeds, "under way": begun, "not begun": rest}

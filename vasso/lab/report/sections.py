@@ -1,36 +1,35 @@
-"""Which runs answer which question? Runs of a store by study, scale and task."""
-
-from __future__ import annotations
+"""Sections: the runs of a store by study, scale and task."""
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from typing import Any
 
-from vasso.lab import measures
-from vasso.lab import study as studies
-from vasso.lab.methods import Method
-from vasso.lab.report.cells import Cell, cells_of, key_of, variant
-from vasso.lab.report.headlines import EVERYTHING, JUDGINGS, Column, Judging
-from vasso.lab.report.reading import Contents, Trained
-from vasso.lab.study import Scale, Study
-from vasso.lab.tasks import Task
+from vasso.lab.experiment.method import PLAIN, MethodConfig, is_auto
+from vasso.lab.experiment.task import Task
+from vasso.lab.report.cells import Cell, cells_of, variant, without_radius
+from vasso.lab.report.metrics import CRITERIA, EVERYTHING, Column, Criteria
+from vasso.lab.report.read import Contents, TrainedRun
+from vasso.lab.schema import assignments
+from vasso.lab.store.run_directory import StoreError
+from vasso.lab.store.store import CHANGES
+from vasso.lab.studies import measurement_settings, names
+from vasso.lab.studies import study as studies
+from vasso.lab.studies.study import Scale, Study
 
 OTHER = "other-runs"
-TOLD = ("data", "model", "wrong")
-"""Settings of a task that its title tells in words."""
+IN_TITLE = ("data", "model", "wrong")
+"""Settings of a task that its title always states in words."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """All cells of one task.
+    """All cells of one task, and those of its base alone in more epochs.
 
-    Attributes:
-        task: what is learnt.
-        title: in what it differs from the other tasks of its section.
-        cells: one for each method and its settings.
-        names: family -> how it is called here.
+    The title says in what the task differs from the others of its section. `names` are the names
+    of methods by `family`.
     """
 
     task: Task
@@ -39,78 +38,58 @@ class Table:
     names: Mapping[str, str]
 
     def name(self, cell: Cell) -> str:
-        """What the method of a cell is called, without its radius.
-
-        Args:
-            cell: one of the table.
-
-        Returns:
-            Unlike any other of the table.
-        """
-        return self.names[family(cell.method)]
+        """The method of a cell without its radius, unlike any other name in the table."""
+        name = self.names[family(cell.method)]
+        times = cell.task.epochs / self.task.epochs
+        return name if times == 1 else f"{name}, {times:g} times the epochs"
 
     def label(self, cell: Cell) -> str:
-        """The same, with its radius.
-
-        Args:
-            cell: one of the table.
-
-        Returns:
-            Such as "VaSSO θ=0.4, ρ=0.1".
-        """
+        """The method of a cell with its radius, such as "VaSSO θ=0.4, ρ=0.1"."""
         rho = dict(cell.method.settings).get("rho")
-        told = f"{rho:g}" if isinstance(rho, float) else rho
-        return self.name(cell) if rho is None else f"{self.name(cell)}, ρ={told}"
+        text = f"{rho:g}" if isinstance(rho, float) else rho
+        return self.name(cell) if rho is None or is_auto(rho) else f"{self.name(cell)}, ρ={text}"
 
     def families(self) -> dict[str, list[Cell]]:
-        """Cells that differ in the radius only.
-
-        Returns:
-            Name -> cells, in the order of the study.
-        """
+        """Cells that differ only in the radius, by name, in the order of the study."""
         found: dict[str, list[Cell]] = {}
         for cell in self.cells:
             found.setdefault(self.name(cell), []).append(cell)
         return found
 
+    def columns(self, criteria: Criteria) -> list[Column]:
+        """The columns for which at least one run has a number."""
+        return [c for c in criteria.columns if any(cell.values(c.name) for cell in self.cells)]
+
 
 @dataclass(frozen=True)
 class Section:
-    """A study at one scale, as far as a store answers it.
+    """A study at one scale: a table for each task.
 
-    Attributes:
-        study: the question.
-        scale: its size.
-        tables: one for each task.
-        otherwise: runs that were measured, but not as this study asks; they count as not measured.
+    Runs in `other_settings` were measured, but not as this study asks: they count as not measured.
+    `changed` are the settings that all runs have in place of the study's, as name=value.
     """
 
     study: Study
     scale: Scale
     tables: tuple[Table, ...]
-    otherwise: tuple[Trained, ...] = ()
+    other_settings: tuple[TrainedRun, ...] = ()
+    changed: tuple[str, ...] = ()
 
     @property
-    def judging(self) -> Judging:
-        """By which numbers it is judged."""
-        return JUDGINGS[self.study.measure]
+    def criteria(self) -> Criteria:
+        return CRITERIA[self.study.measure]
 
     @property
     def anchor(self) -> str:
-        """A name for links."""
-        return f"{self.study.name}-{self.scale.name}" if self.scale.name else self.study.name
+        words = (self.study.name, self.scale.name, *self.changed)
+        return re.sub(r"[^\w.-]+", "-", "-".join(word for word in words if word))
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells."""
         return [cell for table in self.tables for cell in table.cells]
 
     def counts(self) -> dict[str, int]:
-        """How many runs are wanted, finished, under way and missing.
-
-        Returns:
-            Name -> number; runs of seeds beyond those wanted are `further`.
-        """
+        """How many runs are wanted, finished, under way, missing, and of further seeds."""
         wanted = sum(len(cell.wanted) for cell in self.cells)
         further = sum(len(set(cell.seeds) - set(cell.wanted)) for cell in self.cells)
         finished = sum(cell.n for cell in self.cells) - further
@@ -119,89 +98,108 @@ class Section:
         names = ("wanted", "finished", "under way", "missing", "further")
         return dict(zip(names, (wanted, finished, begun, max(rest, 0), further), strict=True))
 
+    def probes(self) -> Iterator[tuple[str, TrainedRun]]:
+        """Label of the method and run, for runs that were probed."""
+        for table in self.tables:
+            for cell in table.cells:
+                for trained in cell.finished:
+                    if trained.probe is not None:
+                        task = f" ({table.title})" if len(self.tables) > 1 else ""
+                        yield table.label(cell) + task, trained
 
-def sections_of(contents: Contents, chosen: Iterable[str] = ()) -> list[Section]:
-    """The studies of which a store holds runs.
 
-    Args:
-        contents: the store.
-        chosen: only these studies, by name or as a TOML file; by default all that come with the
-            package, and the runs of no study as a section of their own.
+def sections_of(contents: Contents, names: Iterable[str] = ()) -> list[Section]:
+    """The studies of which a store holds runs, at each scale.
 
-    Returns:
-        At each scale of which there is a run.
+    Studies are chosen by name or as a TOML file; by default all shipped studies, and a section of
+    runs that belong to none.
     """
-    every = not (named := list(chosen))
+    every = not (named := list(names))
     there = list(contents.runs.values())
     loaded = [studies.load(name) for name in named] or shipped()
-    judged = [study for study in loaded if study.measure in JUDGINGS]
-    found = [_section(s, s.at(scale), there) for s in judged for scale in s.scales]
+    compared = [study for study in loaded if study.measure in CRITERIA]
+    found = [_section(s, s.at(scale), there) for s in compared for scale in s.scales]
+    found += [_changed(s, c, there) for s in compared for c in contents.changes if _has(s, c)]
     begun = [section for section in found if any(c.finished or c.under_way for c in section.cells)]
-    shown = [section for section in begun if not every or _has_something_to_say(section, begun)]
+    shown = [section for section in begun if not every or _adds_something(section, begun)]
     rest = _of_no_study(there, shown) if every else None
     return [*shown, *([rest] if rest else [])]
 
 
-def _has_something_to_say(section: Section, others: list[Section]) -> bool:
+def _has(study: Study, change: Mapping[str, Any]) -> bool:
+    return study.name == change["study"] and change["scale"] in study.scales
+
+
+def _changed(study: Study, change: Mapping[str, Any], there: list[TrainedRun]) -> Section:
+    """The section of a study with other settings, which its title tells."""
+    scale = study.at(change["scale"])
+    words = tuple(change["set"])
+    try:
+        runs = tuple(studies.changed(scale.runs, assignments(words)))
+    except ValueError as error:
+        message = (
+            f"{CHANGES} has {study.name} with {' '.join(words)}, which is refused now ({error})"
+        )
+        raise StoreError(f"{message}: remove that line") from error
+    marked = replace(study, title=f"{study.title}, changed: {', '.join(words)}")
+    return replace(_section(marked, replace(scale, runs=runs), there), changed=words)
+
+
+def _adds_something(section: Section, others: list[Section]) -> bool:
     """Whether runs are measured as the study wants, or belong to it alone."""
-    if not section.judging.kept:
+    if not section.criteria.measurement:
         return True
-    if any(cell.values(column.name) for cell in section.cells for column in _own(section.judging)):
+    of_accuracy = CRITERIA["accuracy"].columns
+    own = [column for column in section.criteria.columns if column not in of_accuracy]
+    if any(cell.values(column.name) for cell in section.cells for column in own):
         return True
-    elsewhere = {t.run.id for s in others if not s.judging.kept for t in _runs(s)}
+    elsewhere = {t.run.id for s in others if not s.criteria.measurement for t in _runs(s)}
     return any(trained.run.id not in elsewhere for trained in _runs(section))
 
 
-def _own(judging: Judging) -> list[Column]:
-    """Columns that no study of accuracy has."""
-    return [c for c in judging.columns if c not in JUDGINGS["accuracy"].columns]
-
-
-def _runs(section: Section) -> list[Trained]:
+def _runs(section: Section) -> list[TrainedRun]:
     return [one for cell in section.cells for one in (*cell.finished, *cell.under_way)]
 
 
 @cache
 def shipped() -> list[Study]:
-    """The studies that come with the package, read once.
-
-    Returns:
-        All of them.
-    """
-    return [studies.load(name) for name in studies.names()]
+    """The studies that come with the package, read once."""
+    return [studies.load(name) for name in names()]
 
 
-def _section(study: Study, scale: Scale, there: list[Trained]) -> Section:
+def _section(study: Study, scale: Scale, there: list[TrainedRun]) -> Section:
     cells = cells_of(scale.runs, there)
-    kept = JUDGINGS[study.measure].kept
-    if not kept:
+    name = CRITERIA[study.measure].measurement
+    if not name:
         return Section(study, scale, _tables(cells))
     where = f"study {study.name}, {scale.name}, measurement"
-    settings = measures.settings_of(study.measure, scale.measurement, scale.runs, where)
+    settings = measurement_settings.parse_settings(
+        study.measure, scale.measurement, scale.runs, where
+    )
     asked = json.loads(json.dumps(asdict(settings)))
-    done = [trained for cell in cells for trained in cell.finished if kept in trained.measured]
-    otherwise = tuple(t for t in done if t.measured[kept].settings != asked)
-    tables = _tables([_without(cell, kept, otherwise) for cell in cells])
-    return Section(study, scale, tables, otherwise)
+    done = [trained for cell in cells for trained in cell.finished if name in trained.measured]
+    other = tuple(t for t in done if t.measured[name].settings != asked)
+    tables = _tables([_without(cell, name, other) for cell in cells])
+    return Section(study, scale, tables, other)
 
 
-def _without(cell: Cell, kept: str, these: tuple[Trained, ...]) -> Cell:
+def _without(cell: Cell, name: str, runs: tuple[TrainedRun, ...]) -> Cell:
     """A cell without a measurement of some of its runs."""
-    ids = {trained.run.id for trained in these}
+    ids = {trained.run.id for trained in runs}
 
-    def bared(one: Trained) -> Trained:
-        rest = {name: found for name, found in one.measured.items() if name != kept}
+    def stripped(one: TrainedRun) -> TrainedRun:
+        rest = {key: found for key, found in one.measured.items() if key != name}
         return replace(one, measured=rest) if one.run.id in ids else one
 
-    return replace(cell, finished=tuple(bared(one) for one in cell.finished))
+    return replace(cell, finished=tuple(stripped(one) for one in cell.finished))
 
 
-def _of_no_study(there: list[Trained], found: list[Section]) -> Section | None:
-    known = {key_of(run) for section in found for run in section.scale.runs}
-    rest = [trained for trained in there if key_of(trained.run) not in known]
+def _of_no_study(there: list[TrainedRun], found: list[Section]) -> Section | None:
+    known = {run.cell_key for section in found for run in section.scale.runs}
+    rest = [trained for trained in there if trained.run.cell_key not in known]
     if not rest:
         return None
-    question = "What else is in this store? Runs of no study above, by their accuracy."
+    question = "Runs of this store that belong to no study above, compared by accuracy."
     study = Study(OTHER, "Other runs", question, "", EVERYTHING, (), {})
     runs = tuple(trained.run for trained in rest)
     return _section(study, Scale("", "", (), runs, {}), rest)
@@ -211,66 +209,59 @@ def _tables(cells: list[Cell]) -> tuple[Table, ...]:
     by_task: dict[Task, list[Cell]] = {}
     for cell in cells:
         by_task.setdefault(cell.task, []).append(cell)
+    longer = _with_more_epochs(by_task)
     apart = [f.name for f in fields(Task) if len({getattr(t, f.name) for t in by_task}) > 1]
-    if len({tuple(getattr(t, name) for name in TOLD) for t in by_task}) == len(by_task):
-        apart = [name for name in apart if name in TOLD]  # no need for more
+    if len({tuple(getattr(t, name) for name in IN_TITLE) for t in by_task}) == len(by_task):
+        apart = [name for name in apart if name in IN_TITLE]  # these suffice
     return tuple(
-        Table(task, titled(task, apart), tuple(some), _names(some))
+        Table(task, task_title(task, apart), (*some, *more), _names(some) | _names(more))
         for task, some in by_task.items()
+        for more in [longer.get(task, [])]
     )
 
 
-def titled(task: Task, apart: Iterable[str]) -> str:
-    """What a task is, in a few words.
+def _with_more_epochs(by_task: dict[Task, list[Cell]]) -> dict[Task, list[Cell]]:
+    """Takes tasks of the base alone that are another in more epochs; those cells by the other."""
+    found: dict[Task, list[Cell]] = {}
+    for task, cells in list(by_task.items()):
+        shorter = (t for t in by_task if t.epochs < task.epochs)
+        same = next((t for t in shorter if replace(t, epochs=task.epochs) == task), None)
+        if same is not None and all(cell.method.name == PLAIN for cell in cells):
+            found.setdefault(same, []).extend(by_task.pop(task))
+    return found
 
-    Args:
-        task: the task.
-        apart: settings to be told beside data, model and wrong labels.
 
-    Returns:
-        The words.
-
-    Example:
-        >>> titled(Task(wrong=0.75), ["wrong", "epochs"])
-        'digits, mlp, 75 % wrong labels, epochs=20'
-    """
-    words = [task.data, task.model]
+def task_title(task: Task, apart: Iterable[str]) -> str:
+    """Data, model and wrong labels of a task, and the settings that tell it apart from others."""
+    parts = [task.data, task.model]
     if task.wrong or "wrong" in apart:
-        words.append(f"{100 * task.wrong:g} % wrong labels" if task.wrong else "clean labels")
-    return ", ".join([*words, *(f"{n}={getattr(task, n)}" for n in apart if n not in TOLD)])
+        parts.append(f"{100 * task.wrong:g} % wrong labels" if task.wrong else "clean labels")
+    return ", ".join([*parts, *(f"{n}={getattr(task, n)}" for n in apart if n not in IN_TITLE)])
 
 
-def family(method: Method) -> str:
-    """What methods that differ in the radius only have in common.
-
-    Args:
-        method: one of them.
-
-    Returns:
-        A key.
-    """
-    table = {name: value for name, value in method.as_table().items() if name != "rho"}
-    return json.dumps(table, sort_keys=True)
+def family(method: MethodConfig) -> str:
+    """A key that methods share if they differ only in the radius."""
+    return json.dumps(without_radius(method.as_table()), sort_keys=True)
 
 
 def _names(cells: Iterable[Cell]) -> dict[str, str]:
-    """Names of families; where two are alike, with the settings in which they differ."""
+    """Names of families; equal names get the settings in which the methods differ."""
     methods = {family(cell.method): cell.method for cell in cells}
-    alike: dict[str, list[Method]] = {}
+    alike: dict[str, list[MethodConfig]] = {}
     for method in methods.values():
         alike.setdefault(variant(method), []).append(method)
-    return {key: _told_apart(method, alike[variant(method)]) for key, method in methods.items()}
+    return {key: _unique_name(method, alike[variant(method)]) for key, method in methods.items()}
 
 
-def _told_apart(method: Method, alike: list[Method]) -> str:
-    names = (f.name for f in fields(Method) if f.name not in {"name", "settings"})
+def _unique_name(method: MethodConfig, alike: list[MethodConfig]) -> str:
+    names = (f.name for f in fields(MethodConfig) if f.name not in {"name", "settings"})
     apart = [name for name in names if len({getattr(m, name) for m in alike}) > 1]
-    told = (_setting(name, getattr(method, name)) for name in apart)
-    return " ".join([variant(method), *(text for text in told if text)])
+    settings = (_setting(name, getattr(method, name)) for name in apart)
+    return " ".join([variant(method), *(text for text in settings if text)])
 
 
 def _setting(name: str, value: Any) -> str:
-    """A setting in a name; of a switch only that it is on."""
+    """A setting within a name; a switch that is off is left out."""
     if isinstance(value, bool):
         return name if value else ""
     return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"

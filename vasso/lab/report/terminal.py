@@ -1,99 +1,87 @@
-"""What does a store say on a terminal? A table for each task, and the comparisons below it."""
+"""Tables for the terminal: results of a store, and rows of measurements."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
 
 from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from vasso.lab.measured import spread_table
-from vasso.lab.report import words
-from vasso.lab.report.answer import RULE
 from vasso.lab.report.cells import Cell
-from vasso.lab.report.comparing import Comparison
-from vasso.lab.report.findings import Answered, Findings
-from vasso.lab.report.headlines import ACCURACY, Column, Judging
-from vasso.lab.report.probed import probes_of, said_by
+from vasso.lab.report.findings import Findings, SectionResult
+from vasso.lab.report.metrics import Column, Criteria
 from vasso.lab.report.sections import Table
+from vasso.lab.report.text import (
+    RULE,
+    describe_comparison,
+    describe_one_radius,
+    describe_other_settings,
+    format_duration,
+    format_half_width,
+    format_number,
+)
+from vasso.lab.studies.bleu import Bleu
+from vasso.lab.studies.measurement_settings import Noise, Settings, Spectrum, Spread
+
+Row = Mapping[str, Any]
 
 
-def told(found: Findings) -> Iterator[RenderableType]:
-    """All findings for a console.
-
-    Args:
-        found: the findings.
-
-    Yields:
-        Lines of text and tables.
-    """
-    for answered in found.answered:
-        yield from _section(answered)
+def render_findings(found: Findings) -> Iterator[RenderableType]:
+    """All findings as lines of text and tables for a console."""
+    for result in found.results:
+        yield from _section(result)
     for spread in found.contents.spreads:
         yield "\n[bold]Adversaries on a sphere[/bold]"
-        yield spread_table(spread.rows)
-    for trouble in found.contents.troubles:
-        yield escape(f"could not be read: {trouble.where}: {trouble.why}")
+        yield _grid_of_lines(spread_lines(spread.rows))
+    for error in found.contents.errors:
+        yield escape(f"could not be read: {error.where}: {error.why}")
     yield f"\n[dim]{escape(RULE)}[/dim]"
 
 
-def _section(answered: Answered) -> Iterator[RenderableType]:
-    section = answered.section
+def _section(result: SectionResult) -> Iterator[RenderableType]:
+    section = result.section
     study, scale = section.study, section.scale
     counts = ", ".join(f"{n} {name}" for name, n in section.counts().items() if n)
     yield f"\n[bold]{escape(' '.join([study.title, scale.name]).strip())}[/bold]  ({counts})"
     yield escape(study.question)
-    if section.otherwise:
-        yield words.otherwise(len(section.otherwise))
+    if section.other_settings:
+        yield describe_other_settings(len(section.other_settings))
     for table in section.tables:
-        yield _grid(table, section.judging)
-        if (one := answered.one_for_all(table)) is not None:
-            yield words.one_radius(**vars(one), wrong=table.task.wrong)
-        yield from (escape(sentence(c)) for c in answered.of(table))
-    for label, trained in probes_of(section):
+        yield _grid(table, section.criteria)
+        if (one := result.radius_compared(table)) is not None:
+            yield describe_one_radius(**vars(one), wrong=table.task.wrong)
+        yield from (escape(describe_comparison(c)) for c in result.of_table(table))
+    for label, trained in section.probes():
         yield escape(f"Probe of {label}, seed {trained.run.seed}:")
-        yield from (escape(f"  {text}") for text in said_by(trained))
+        yield from (escape(f"  {text}") for text in trained.probe_sentences)
 
 
-def shown_columns(table: Table, judging: Judging) -> list[Column]:
-    """The numbers that at least one run of a table has.
-
-    Args:
-        table: the table.
-        judging: which ones there may be.
-
-    Returns:
-        Columns, in order.
-    """
-    return [c for c in judging.columns if any(cell.values(c.name) for cell in table.cells)]
-
-
-def _grid(table: Table, judging: Judging) -> Grid:
-    shown = shown_columns(table, judging)
+def _grid(table: Table, criteria: Criteria) -> Grid:
+    columns = table.columns(criteria)
     grid = Grid(title=escape(table.title), box=box.SIMPLE, title_justify="left", padding=(0, 1))
     grid.add_column("method", no_wrap=True)
-    for title in ("ρ", "n", *(column.title for column in shown), "gradients", "time"):
+    for title in ("ρ", "n", *(column.title for column in columns), "gradients", "time"):
         grid.add_column(title, justify="right")
-    missed = [cell.estimate("skipped") for cell in table.cells]
-    if any(found is not None and found.value > 0 for found in missed):
+    skipped = [cell.estimate("skipped") for cell in table.cells]
+    if any(found is not None and found.value > 0 for found in skipped):
         grid.add_column("skipped steps, %", justify="right")
     for cell in table.cells:
         if cell.n:
-            grid.add_row(escape(table.name(cell)), *_row(cell, shown)[: len(grid.columns) - 1])
+            grid.add_row(escape(table.name(cell)), *_row(cell, columns)[: len(grid.columns) - 1])
     return grid
 
 
-def _row(cell: Cell, shown: list[Column]) -> list[str]:
-    cost, seconds, missed = map(cell.estimate, ("cost", "seconds", "skipped"))
+def _row(cell: Cell, columns: list[Column]) -> list[str]:
+    cost, seconds, skipped = map(cell.estimate, ("cost", "seconds", "skipped"))
     return [
         "" if cell.rho is None else f"{cell.rho:g}",
         str(cell.n),
-        *(_number(cell, column) for column in shown),
+        *(_number(cell, column) for column in columns),
         f"{cost.value:,.0f}" if cost else "",
-        words.duration(seconds.value) if seconds else "",
-        f"{missed.value:.1f}" if missed else "",
+        format_duration(seconds.value) if seconds else "",
+        f"{skipped.value:.1f}" if skipped else "",
     ]
 
 
@@ -101,32 +89,87 @@ def _number(cell: Cell, column: Column) -> str:
     found = cell.estimate(column.name)
     if found is None:
         return "–"
-    half = words.half_width(found, column.digits)
+    half = format_half_width(found, column.digits)
     few = f" (n = {found.n:g})" if found.n < cell.n else ""
-    return f"{words.number(found.value, column.digits)} {half}".rstrip() + few
+    return f"{format_number(found.value, column.digits)} {half}".rstrip() + few
 
 
-def sentence(c: Comparison) -> str:
-    """A comparison in one sentence.
+def measurement_table(settings: Settings, rows: Sequence[Row]) -> Grid:
+    """The rows that `vasso.lab.studies.measurements` gave for these settings."""
+    lines = {Spread: spread_lines, Noise: _noise, Bleu: _bleu, Spectrum: _spectrum}[type(settings)]
+    return _grid_of_lines(lines(rows))
 
-    Args:
-        c: the comparison.
 
-    Returns:
-        Who, by how much, and what follows.
-    """
-    by = f"{c.headline.quantity}, " if c.headline is not ACCURACY else ""
-    rule = f"({by}{words.KINDS[c.kind]})"
-    who = f"{c.table.label(c.ours)} against {c.table.label(c.theirs)} {rule}"
-    if c.paired is None:
-        return f"{who}: no seed in common, no verdict."
-    d, digits = c.paired.difference, c.headline.digits
-    size = c.headline.size(words.number(d.value, digits, sign=True))
-    ends = words.interval(d, digits, sign=True)
-    against = "".join(
-        f"; {words.VERDICTS[j.verdict]} {j.published.source}"
-        for j in c.judged
-        if j.published.claims
-    )
-    more = f" {words.decides(c.headline, c.decides)}" if c.decides is not None else ""
-    return f"{who}: {size}, {ends}, n = {c.paired.n}: {c.standing}{against}.{more}"
+def _grid_of_lines(lines: Iterator[dict[str, str]]) -> Grid:
+    found = Grid(box=box.SIMPLE_HEAD)
+    each = list(lines)
+    for title in each[0]:
+        found.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
+    for line in each:
+        found.add_row(*line.values())
+    return found
+
+
+def spread_lines(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
+    """Measured adversaries on a sphere, as title -> text for each line."""
+    for row in rows:
+        yield {
+            "SNR": f"{row['snr']:g}",
+            "method": "SAM" if row["theta"] == 1 else f"VaSSO theta={row['theta']:g}",
+            "cosine": _with_interval(row, "cosine"),
+            "resultant": _with_interval(row, "resultant"),
+            "friends %": _with_interval(row, "friends", 100),
+        }
+
+
+def _noise(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
+    for run in dict.fromkeys(row["run"] for row in rows):
+        mine = [row for row in rows if row["run"] == run]
+        values = [row["snr"] for row in mine]
+        last = mine[-1]
+        yield {
+            **_method_and_seed(last),
+            "epochs": f"{len(mine)}",
+            "first": f"{values[0]:.3g}",
+            "lowest": f"{min(values):.3g}",
+            "median": f"{median(values):.3g}",
+            "highest": f"{max(values):.3g}",
+            "last": _with_interval(last, "snr"),
+        }
+
+
+def _spectrum(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
+    for row in rows:
+        values = [key for key in row if key.startswith("lambda")]
+        count = sum(key.startswith("residual") for key in row)
+        worst = max(abs(row[f"residual{i}"] / row[f"lambda{i}"]) for i in range(1, count + 1))
+        yield {
+            **_method_and_seed(row),
+            **{key: f"{row[key]:.4g}" for key in values},
+            "residual": f"{worst:.1g}",
+            "images": f"{row['samples']:g}",
+        }
+
+
+def _bleu(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
+    for row in rows:
+        yield {
+            **_method_and_seed(row),
+            "BLEU": f"{row['bleu']:.2f}",
+            "detokenised": f"{row['detokenised']:.2f}",
+            "perplexity": "–" if row["perplexity"] is None else f"{row['perplexity']:.3f}",
+            "length": f"{row['length_ratio']:.3f}",
+            "sentences": f"{row['sentences']}",
+            "endless": f"{row.get('endless', '–')}",
+        }
+
+
+def _method_and_seed(row: Row) -> dict[str, str]:
+    return {"method": str(row["method"]), "seed": f"{row['seed']}"}
+
+
+def _with_interval(row: Row, name: str, times: float = 1.0) -> str:
+    """Value and interval; an infinite end, which JSON cannot hold, is "open"."""
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    ends = ["open" if end is None else f"{times * end:.2g}" for end in (low, high)]
+    return f"{times * row[name]:.2g} ({ends[0]}, {ends[1]})"

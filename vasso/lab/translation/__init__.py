@@ -1,1 +1,1 @@
-"""From one language to another: corpora, pieces of words, a transformer, beam search, BLEU."""
+"""Machine translation: corpora, byte-pair encoding, a transformer, beam search."""

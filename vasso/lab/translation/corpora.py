@@ -1,36 +1,30 @@
-"""Which sentences are there, and where? German and English, tokenised and split as is usual.
+"""Translation corpora, German to English: what there is (`CORPORA`), and reading their files.
 
-| name | pairs for training, validation, test | from |
-|---|---|---|
-| multi30k | 29,000 (28,332 kept), 1,014, 1,000 (test_2016_flickr) | download |
-| iwslt14 | 160,239, 7,283 (every 23rd pair), 6,750 (dev and tst 2010 to 2012) | download |
-| iwslt14-part | what there is of it in a folder of tokenised text | by hand |
+Files in the data folder:
 
-Under the data folder: `multi30k/train.de.gz`, ... as published, or without `.gz`; `de-en`, the
-folder in the official `de-en.tgz`; `iwslt14-part/train.de`, ... in lower case, tokenised, and
-where there is one the file `code` of merges that go with it. A result from a part of the training
-pairs is not a result on IWSLT-14.
+* `multi30k/train.de.gz`, ... as published, or without `.gz`;
+* `de-en`, the folder in the official `de-en.tgz`;
+* `iwslt14-part/train.de`, ... tokenised and in lower case, with an optional file `code` of merges.
+
+A result from a part of the training pairs is not a result on IWSLT-14.
 """
-
-from __future__ import annotations
 
 import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vasso.lab.data.download import Remote
+from vasso.lab.data.download import DataFile, Remote
 from vasso.lab.data.images import DataError
-from vasso.lab.data.sources import Item
 from vasso.lab.translation.words import detokenised, is_kept, tokenised
 
 MULTI30K, IWSLT14, PART = "multi30k", "de-en", "iwslt14-part"
 LANGUAGES = ("de", "en")
 EVERY = 23
-"""Each so-many-th pair of IWSLT-14's training text is for validation."""
+"""Every 23rd pair of IWSLT-14's training text is for validation."""
 TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 _LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
 _TAGS = re.compile(r"</?(?:title|description)>")
@@ -39,12 +33,9 @@ _SEGMENT = re.compile(r'<seg id="\d+">\s*(.*?)\s*</seg>')
 
 @dataclass(frozen=True)
 class Split:
-    """Pairs of sentences, tokenised and in lower case.
+    """Pairs of sentences, German and English, tokenised and in lower case.
 
-    Attributes:
-        source: German.
-        target: English.
-        written: the English as it was written; where only tokens are to be had, put together again.
+    `written` is the English as published; where only tokens are available, these joined again.
     """
 
     source: list[str]
@@ -57,15 +48,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus.
-
-    Attributes:
-        name: which.
-        train: for training.
-        valid: for validation.
-        test: for the test.
-        codes: merges of byte-pair encoding that go with it, the first first; None to learn them.
-    """
+    """A corpus; `codes` are byte-pair merges in order, None to learn them."""
 
     name: str
     train: Split
@@ -75,46 +58,27 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a corpus comes from.
+class CorpusInfo:
+    """A corpus: its line in `vasso list data`, the files it needs, those it reads, and how.
 
-    Attributes:
-        items: what it needs.
-        files: the files that are read.
-        read: the data folder -> the corpus.
+    `pairs` counts pairs of sentences for training, validation and test.
     """
 
-    items: tuple[Item, ...]
-    files: Callable[[Path], list[Path]]
+    pairs: str
+    origin: str
+    files: tuple[DataFile, ...]
+    paths: Callable[[Path], list[Path]]
     read: Callable[[Path], Corpus]
 
     def fingerprint(self, root: Path) -> str:
-        """What changes when a file does.
-
-        Args:
-            root: the data folder.
-
-        Returns:
-            A digest of the contents.
-        """
         digest = hashlib.sha256()
-        for path in self.files(root):
-            digest.update(hashlib.sha256(content(path)).digest())
+        for path in self.paths(root):
+            digest.update(hashlib.sha256(read_unpacked(path)).digest())
         return digest.hexdigest()[:16]
 
 
-def content(path: Path) -> bytes:
-    """What is in a file, or in the same file with or without `.gz`.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its bytes, unpacked.
-
-    Raises:
-        DataError: there is none, or it is damaged.
-    """
+def read_unpacked(path: Path) -> bytes:
+    """The content of a file, which may be there with or without `.gz`."""
     plain = path.with_name(path.name.removesuffix(".gz"))
     packed = plain.with_name(f"{plain.name}.gz")
     if plain.exists():
@@ -128,18 +92,7 @@ def content(path: Path) -> bytes:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Without their ends.
-
-    Raises:
-        DataError: it is empty, or not text.
-    """
-    found = content(path)
+    found = read_unpacked(path)
     if not found:
         raise DataError(f"{path} is empty. Delete it, load again")
     try:
@@ -148,44 +101,25 @@ def lines_of(path: Path) -> list[str]:
         raise DataError(f"{path} is damaged: not UTF-8 ({error}). Delete it, load again") from error
 
 
-def pair_of(path: Callable[[str], Path], lines: Callable[[Path], list[str]]) -> list[list[str]]:
-    """Both sides of a text.
-
-    Args:
-        path: language -> file.
-        lines: file -> lines.
-
-    Returns:
-        German and English, line by line.
-
-    Raises:
-        DataError: one has more lines.
-    """
+def _both_sides(path: Callable[[str], Path], lines: Callable[[Path], list[str]]) -> list[list[str]]:
+    """German and English lines of a text; an error if their numbers differ."""
     both = [lines(path(language)) for language in LANGUAGES]
     counts = [len(side) for side in both]
     if counts[0] != counts[1] or not counts[0]:
-        told = " and ".join(f"{path(x)} {n}" for x, n in zip(LANGUAGES, counts, strict=True))
-        raise DataError(f"sentences do not come in pairs: {told} lines. Delete them and load again")
+        sizes = " and ".join(f"{path(x)} {n}" for x, n in zip(LANGUAGES, counts, strict=True))
+        raise DataError(
+            f"sentences do not come in pairs: {sizes} lines. Delete them and load again"
+        )
     return both
 
 
-def split_of(both: list[list[str]], *, clean: bool = False) -> Split:
-    """Sentences as they are written, tokenised.
-
-    Args:
-        both: German and English.
-        clean: keeps only pairs that are fit for training.
-
-    Returns:
-        The pairs.
-    """
+def _split_of(both: list[list[str]], *, clean: bool = False) -> Split:
+    """Tokenised pairs; with `clean` only those that are fit for training."""
     sides = [tokenised(side, x) for side, x in zip(both, LANGUAGES, strict=True)]
     rows = zip(*sides, both[1], strict=True)
     kept = [row for row in rows if not clean or is_kept(row[0], row[1])]
     return Split(*([row[i] for row in kept] for i in range(3)))
 
-
-# -- Multi30k -------------------------------------------------------------------------------------
 
 _MULTI30K = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 
@@ -196,23 +130,18 @@ def _multi30k_file(root: Path, split: str, language: str) -> Path:
 
 def _read_multi30k(root: Path) -> Corpus:
     def split(name: str, clean: bool) -> Split:
-        both = pair_of(lambda language: _multi30k_file(root, name, language), lines_of)
-        return split_of(both, clean=clean)
+        both = _both_sides(lambda language: _multi30k_file(root, name, language), lines_of)
+        return _split_of(both, clean=clean)
 
     return Corpus("multi30k", split("train", True), split("valid", False), split("test", False))
 
 
-# -- IWSLT-14 -------------------------------------------------------------------------------------
-
-
 def _talks(path: Path) -> list[str]:
-    """The sentences of the training text, its tags left out."""
     kept = (x for x in lines_of(path) if not any(tag in x for tag in _LEFT_OUT))
     return [_TAGS.sub("", line).strip() for line in kept]
 
 
 def _segments(path: Path) -> list[str]:
-    """The sentences of a development or test set; its apostrophes are made plain."""
     found = (_SEGMENT.search(line) for line in lines_of(path))
     return [match[1].replace("’", "'") for match in found if match]
 
@@ -226,40 +155,23 @@ def _iwslt14_files(root: Path) -> list[Path]:
 
 def _read_iwslt14(root: Path) -> Corpus:
     top = root / IWSLT14
-    all_pairs = split_of(pair_of(lambda x: top / f"train.tags.de-en.{x}", _talks), clean=True)
+    all_pairs = _split_of(_both_sides(lambda x: top / f"train.tags.de-en.{x}", _talks), clean=True)
     tests = [
-        pair_of(lambda x, name=name: top / f"IWSLT14.{name}.de-en.{x}.xml", _segments)  # type: ignore[misc]
+        _both_sides(lambda x, name=name: top / f"IWSLT14.{name}.de-en.{x}.xml", _segments)  # type: ignore[misc]
         for name in TESTS
     ]
     joined = [[line for both in tests for line in both[side]] for side in (0, 1)]
-    train, valid = every_other(all_pairs)
-    return Corpus("iwslt14", train, valid, split_of(joined))
+    train, valid = _every_23rd(all_pairs)
+    return Corpus("iwslt14", train, valid, _split_of(joined))
 
 
-def every_other(pairs: Split) -> tuple[Split, Split]:
-    """Takes each 23rd pair out.
-
-    Args:
-        pairs: all.
-
-    Returns:
-        The others, and those.
-
-    Example:
-        >>> train, valid = every_other(Split(list("abcdefghijklmnopqrstuvwxyz"), [], []))
-        >>> len(train), valid.source
-        (25, ['w'])
-    """
-
+def _every_23rd(pairs: Split) -> tuple[Split, Split]:
     def some(side: list[str], among: bool) -> list[str]:
         return [line for i, line in enumerate(side, 1) if (i % EVERY == 0) is among]
 
     sides = (pairs.source, pairs.target, pairs.written)
     train, valid = (Split(*(some(side, among) for side in sides)) for among in (False, True))
     return train, valid
-
-
-# -- text that is tokenised already ---------------------------------------------------------------
 
 
 def _part_files(root: Path) -> list[Path]:
@@ -272,7 +184,7 @@ def _read_part(root: Path) -> Corpus:
     top = root / PART
 
     def split(name: str) -> Split:
-        source, target = pair_of(lambda language: top / f"{name}.{language}", lines_of)
+        source, target = _both_sides(lambda language: top / f"{name}.{language}", lines_of)
         return Split(source, target, detokenised(target, LANGUAGES[1]))
 
     code = top / "code"
@@ -280,27 +192,37 @@ def _read_part(root: Path) -> Corpus:
     return Corpus("iwslt14-part", split("train"), split("valid"), split("test"), codes)
 
 
-def _official(names: Iterable[str]) -> tuple[Item, ...]:
-    address = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
-    return tuple(Item(f"{MULTI30K}/{n}", Remote(f"{address}/{n}", n)) for n in names)
-
-
-SOURCES = {
-    "multi30k": Source(
-        _official(f"{name}.{x}.gz" for name in _MULTI30K.values() for x in LANGUAGES),
+_COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
+_ADDRESS = f"https://raw.githubusercontent.com/multi30k/dataset/{_COMMIT}/data/task1/raw"
+_FAIRSEQ = "http://dl.fbaipublicfiles.com/fairseq/data"
+_SHA256 = {
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+}
+"""Of the files in that commit."""
+CORPORA: dict[str, CorpusInfo] = {
+    "multi30k": CorpusInfo(
+        "29,000 (28,332 kept), 1,014, 1,000 (test_2016_flickr)",
+        "download",
+        tuple(
+            DataFile(f"{MULTI30K}/{name}", Remote(f"{_ADDRESS}/{name}", name, f"sha256:{digest}"))
+            for name, digest in _SHA256.items()
+        ),
         lambda root: [_multi30k_file(root, s, x) for s in _MULTI30K for x in LANGUAGES],
         _read_multi30k,
     ),
-    "iwslt14": Source(
-        (
-            Item(
-                IWSLT14,
-                Remote("http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz", "de-en.tgz"),
-            ),
-        ),
+    "iwslt14": CorpusInfo(
+        "160,239, 7,283 (every 23rd pair), 6,750 (dev and tst 2010 to 2012)",
+        "download",
+        (DataFile(IWSLT14, Remote(f"{_FAIRSEQ}/iwslt14/de-en.tgz", "de-en.tgz")),),
         _iwslt14_files,
         _read_iwslt14,
     ),
-    "iwslt14-part": Source((), _part_files, _read_part),
+    "iwslt14-part": CorpusInfo(
+        "what there is of it in a folder of tokenised text", "by hand", (), _part_files, _read_part
+    ),
 }
-"""Name -> where it comes from."""

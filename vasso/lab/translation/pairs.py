@@ -1,41 +1,37 @@
-"""What does a model get? Sentences as numbers, of different lengths, padded when asked for."""
+"""Prepared corpora: sentences as numbers of pieces, cached on disk and padded in batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vasso.extras import brought_by
+from vasso.optional import needs_extra
 
-with brought_by("lab"):
+with needs_extra("lab"):
     import numpy as np
 
-from vasso import checks
-from vasso.lab.data.cache import Arrays, remembered
-from vasso.lab.data.loading import data_root
-from vasso.lab.data.progress import shown
-from vasso.lab.data.sources import ensure_all
-from vasso.lab.translation.corpora import SOURCES, Corpus
-from vasso.lab.translation.pieces import END, PAD, Dictionary, Pieces, learnt
+from vasso import validation
+from vasso.lab.data.cache import Arrays, cached
+from vasso.lab.data.datasets import data_root
+from vasso.lab.data.download import ensure_all, progress_bars
+from vasso.lab.data.images import digest_of
+from vasso.lab.translation.corpora import CORPORA, Corpus
+from vasso.lab.translation.pieces import END, PAD, Dictionary, Pieces, Vocabulary, learn_merges
 
-NAMES = tuple(SOURCES)
 VERSION = 1
-"""Of the preparation: what was kept of an older one is made anew."""
+"""Version of the preparation; the cache of an older one is not used."""
 SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Rows of numbers, laid end to end.
-
-    Args:
-        numbers: all of them, int64.
-        ends: where each row ends.
+    """Rows of numbers of different lengths, concatenated; `ends` are the ends of the rows.
 
     Example:
         >>> rows = Sequences.of([[5, 6, 7], [8]])
@@ -49,14 +45,6 @@ class Sequences:
 
     @staticmethod
     def of(rows: Sequence[Sequence[int]]) -> Sequences:
-        """From lists.
-
-        Args:
-            rows: numbers.
-
-        Returns:
-            The same.
-        """
         ends = torch.tensor([len(row) for row in rows], dtype=torch.int64).cumsum(0)
         return Sequences(torch.tensor([n for row in rows for n in row], dtype=torch.int64), ends)
 
@@ -65,35 +53,21 @@ class Sequences:
 
     @property
     def lengths(self) -> Tensor:
-        """How long each row is."""
+        """The length of each row."""
         return torch.diff(self.ends, prepend=self.ends.new_zeros(1))
 
     def padded(self, rows: Tensor) -> Tensor:
-        """Some rows as a matrix.
-
-        Args:
-            rows: which.
-
-        Returns:
-            As wide as the longest; shorter ones are filled with `PAD`.
-        """
+        """Some rows as a matrix, as wide as the longest, filled with `PAD`."""
         lengths = self.lengths[rows]
-        places = torch.arange(int(lengths.max()) if len(rows) else 0)
-        inside = places < lengths[:, None]
-        at = (self.ends[rows] - lengths)[:, None] + places
+        positions = torch.arange(int(lengths.max()) if len(rows) else 0)
+        inside = positions < lengths[:, None]
+        at = (self.ends[rows] - lengths)[:, None] + positions
         return torch.where(inside, self.numbers[at.clamp(max=len(self.numbers) - 1)], PAD)
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of sentences.
-
-    Attributes:
-        source: German, each with `END`.
-        target: English, each with `END`.
-        words: the English as tokens.
-        written: the English as it was written.
-    """
+    """Pairs of sentences: German and English numbers, each with `END`; English tokens and text."""
 
     source: Sequences
     target: Sequences
@@ -111,17 +85,7 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """A corpus that a model can be trained on.
-
-    Attributes:
-        name: of the corpus.
-        train: for training.
-        valid: for validation.
-        test: for the test.
-        source: the dictionary of German.
-        target: the dictionary of English.
-        cut: cuts words.
-    """
+    """A prepared corpus: pairs for training, validation and test, dictionaries and merges."""
 
     name: str
     train: Pairs
@@ -131,53 +95,47 @@ class Texts:
     target: Dictionary
     cut: Pieces
 
+    @cached_property
+    def digest(self) -> str:
+        """A short hash of all pairs, as numbers of pieces."""
+        splits = (self.train, self.valid, self.test)
+        sides = (side for pairs in splits for side in (pairs.source, pairs.target))
+        return digest_of(tensor for side in sides for tensor in (side.numbers, side.ends))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The merges and dictionaries that a finished run keeps."""
+        return Vocabulary(self.source, self.target, self.cut)
+
 
 def load(
     name: str, *, pieces: int = 10_000, root: Path | None = None, download: bool = True
 ) -> Texts:
-    """Reads, tokenises, splits and cuts a corpus; the first time takes a minute, then it is kept.
+    """Loads a prepared corpus, one of `CORPORA`; the first time takes a minute, then it is cached.
 
-    Args:
-        name: see `vasso.lab.translation.corpora`.
-        pieces: merges of byte-pair encoding.
-        root: where files are; None: VASSO_DATA, or `~/.cache/vasso`.
-        download: fetches what is missing; otherwise an error says what is.
-
-    Returns:
-        The corpus.
-
-    Raises:
-        ValueError: the name is unknown, or pieces below 1.
+    `pieces` is the number of byte-pair merges, at least 1; `root` and `download` are as in
+    `vasso.lab.data.load`.
     """
-    checks.one_of("name", name, *NAMES)
+    validation.one_of("name", name, *CORPORA)
     if pieces < 1:
         raise ValueError(f"pieces must be 1 or more, got {pieces}")
-    source, place = SOURCES[name], data_root(root)
-    with shown(None) as tell:
-        ensure_all(source.items, place, tell if download else None)
-    key = f"{name}-{pieces}-{source.fingerprint(place)}-{VERSION}"
-    found = remembered(place / "prepared" / key, lambda: _arrays(source.read(place), pieces))
-    return _texts(name, found)
+    corpus, folder = CORPORA[name], data_root(root)
+    with progress_bars(None) as progress:
+        ensure_all(corpus.files, folder, progress if download else None)
+    key = f"{name}-{pieces}-{corpus.fingerprint(folder)}-{VERSION}"
+    arrays = cached(folder / "prepared" / key, lambda: _arrays(corpus.read(folder), pieces))
+    return _texts(name, arrays)
 
 
 def texts_of(corpus: Corpus, *, pieces: int) -> Texts:
-    """A corpus of one's own, cut into pieces.
-
-    Args:
-        corpus: tokenised sentences.
-        pieces: merges of byte-pair encoding, at most.
-
-    Returns:
-        What a model can be trained on.
-    """
+    """A corpus of the user, cut into at most so many pieces."""
     return _texts(corpus.name, _arrays(corpus, pieces))
 
 
 def _arrays(corpus: Corpus, pieces: int) -> Arrays:
-    """All that is kept of a corpus."""
     train = corpus.train
     both = [*train.source, *train.target]
-    merges = (corpus.codes or learnt(both, pieces))[:pieces]
+    merges = (corpus.codes or learn_merges(both, pieces))[:pieces]
     letters = "".join(sorted({x for line in both for x in line if not x.isspace()}))
     cut = Pieces(merges, letters)
     kept: Arrays = {"merges": _bytes(merges), "letters": _bytes([letters])}

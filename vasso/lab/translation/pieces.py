@@ -1,35 +1,34 @@
-"""Into which pieces are words cut? Byte-pair encoding, learnt once for both languages.
+"""Pieces of words by byte-pair encoding (Sennrich, Haddow and Birch, 2016), and dictionaries.
 
-Words are cut into letters; the most frequent pair of neighbours becomes one piece, again and again
-(Sennrich, Haddow and Birch, 2016). The last piece of a word ends in `</w>`. Each language then has
-a dictionary of its own: the pieces that its training text is made of, the frequent ones first.
+Words are cut into letters, and the most frequent pair of neighbours is merged, again and again. The
+merges are learnt once for both languages. The last piece of a word ends in `</w>`. Each
+language has its own dictionary: the pieces of its training text, the most frequent first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from vasso.extras import brought_by
+from vasso.optional import needs_extra
 
-with brought_by("lab"):
+with needs_extra("lab"):
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 END_OF_WORD = "</w>"
 PAD, BEGIN, END, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+VOCABULARY_FILE = "vocabulary.json"
 MULTIPLE = 8
-"""Dictionaries are filled up to a multiple of this, as fairseq does: matrices like it."""
+"""The size of dictionaries is rounded up to a multiple of this, as in fairseq, for speed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """A way to cut words.
-
-    Args:
-        merges: pairs that become one piece, the first first, with a blank between the two.
+    """Cuts words into pieces by merges: pairs in order, separated by a blank.
 
     Example:
         >>> cut = Pieces(["h a", "u s</w>", "ha us</w>"], "haus")
@@ -56,33 +55,17 @@ class Pieces:
         return tokenizer
 
     def __call__(self, lines: Sequence[str]) -> list[list[str]]:
-        """Cuts sentences.
-
-        Args:
-            lines: tokens with a blank between.
-
-        Returns:
-            The pieces of each.
-        """
+        """The pieces of each sentence of tokens."""
         return [encoding.tokens for encoding in self._tokenizer.encode_batch(list(lines))]
 
 
-def learnt(lines: Iterable[str], count: int) -> list[str]:
-    """The merges for a text; the same on every machine.
+def learn_merges(lines: Iterable[str], count: int) -> list[str]:
+    """At most `count` merges of a text, in order, the same on every machine.
 
-    Args:
-        lines: tokens with a blank between.
-        count: how many merges, at most.
-
-    Returns:
-        Pairs with a blank between, the first first; of equally frequent pairs the one whose pieces
-        are older.
-
-    Raises:
-        ValueError: count is below 1.
+    Of equally frequent pairs the one with older pieces comes first.
 
     Example:
-        >>> learnt(["aa ab ab", "ab"], 1)
+        >>> learn_merges(["aa ab ab", "ab"], 1)
         ['a b</w>']
     """
     if count < 1:
@@ -94,7 +77,7 @@ def learnt(lines: Iterable[str], count: int) -> list[str]:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         vocab_size=len(letters) + len(ends) + count,
-        special_tokens=[*letters, *ends],  # their age, which else is that of a hash map's order
+        special_tokens=[*letters, *ends],  # fixes their age, otherwise the order of a hash map
         end_of_word_suffix=END_OF_WORD,
         show_progress=False,
         min_frequency=2,
@@ -112,10 +95,7 @@ def _merges(tokenizer: Tokenizer) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """The numbers of pieces.
-
-    Args:
-        entries: the pieces, special ones first.
+    """The pieces of a language, numbered; special ones come first.
 
     Example:
         >>> both = Dictionary.of([["b</w>", "a</w>"], ["b</w>"]])
@@ -127,14 +107,7 @@ class Dictionary:
 
     @staticmethod
     def of(sentences: Iterable[Sequence[str]]) -> Dictionary:
-        """The dictionary of a text.
-
-        Args:
-            sentences: pieces.
-
-        Returns:
-            Frequent pieces first; equally frequent ones by the alphabet.
-        """
+        """The dictionary of a text in pieces: by frequency, then by the alphabet."""
         counts = Counter(piece for sentence in sentences for piece in sentence)
         for special in SPECIAL:
             counts.pop(special, None)
@@ -150,25 +123,54 @@ class Dictionary:
         return {piece: i for i, piece in enumerate(self.entries)}
 
     def numbers(self, pieces: Iterable[str]) -> list[int]:
-        """The numbers of some pieces.
-
-        Args:
-            pieces: the pieces.
-
-        Returns:
-            As many numbers; that of `<unk>` where there is none.
-        """
+        """The numbers of pieces; `UNKNOWN` for others."""
         return [self._numbers.get(piece, UNKNOWN) for piece in pieces]
 
     def text(self, numbers: Iterable[int]) -> str:
-        """Words from numbers.
-
-        Args:
-            numbers: of pieces.
-
-        Returns:
-            Words with a blank between; padding, begin and end left out.
-        """
+        """The words that numbers of pieces stand for; padding, begin and end are left out."""
         pieces = [self.entries[n] for n in numbers if n not in {PAD, BEGIN, END}]
         whole = [f"{p}{END_OF_WORD}" if p == SPECIAL[UNKNOWN] else p for p in pieces]
         return "".join(whole).replace(END_OF_WORD, " ").strip()
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Merges and both dictionaries: what a translator needs besides its weights.
+
+    A finished run keeps them in `vocabulary.json`, so that it translates where its corpus is gone
+    or has changed.
+    Example:
+        >>> both = Dictionary.of([["b</w>", "a</w>"]])
+        >>> table = Vocabulary(both, both, Pieces(["a b</w>"], "ab")).as_table()
+        >>> again = Vocabulary.of(table)
+        >>> again.source.entries == both.entries, again.cut(["ab"])
+        (True, [['ab</w>']])
+    """
+
+    source: Dictionary
+    target: Dictionary
+    cut: Pieces
+
+    def as_table(self) -> dict[str, Any]:
+        """Merges, letters and the entries of both dictionaries, as JSON may hold them."""
+        return {
+            "merges": list(self.cut.merges),
+            "letters": self.cut.letters,
+            "source": list(self.source.entries),
+            "target": list(self.target.entries),
+        }
+
+    @staticmethod
+    def of(table: Mapping[str, Any]) -> Vocabulary:
+        """The inverse of `as_table`; a ValueError names what is wrong."""
+        for name in ("merges", "source", "target"):
+            given = table.get(name)
+            if not isinstance(given, list) or not all(isinstance(x, str) for x in given):
+                raise ValueError(f"{name} must be a list of texts")
+        for name in ("source", "target"):
+            if tuple(table[name][: len(SPECIAL)]) != SPECIAL:
+                raise ValueError(f"{name} does not begin with {', '.join(SPECIAL)}")
+        if not isinstance(table.get("letters"), str):
+            raise ValueError("letters must be a text")
+        source, target = (Dictionary(tuple(table[name])) for name in ("source", "target"))
+        return Vocabulary(source, target, Pieces(table["merges"], table["letters"]))

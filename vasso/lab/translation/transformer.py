@@ -1,14 +1,12 @@
 """The transformer of Vaswani et al. (2017), post-norm, as in fairseq's `transformer_iwslt_de_en`.
 
     encoder layer   x <- norm(x + attention(x, x)),  x <- norm(x + feed_forward(x))
-    decoder layer   the same, its attention blind to what comes later, with
-                    x <- norm(x + attention(x, memory)) in between; memory: what the encoder says
+    decoder layer   the same with causal attention, and in between
+                    x <- norm(x + attention(x, memory)); memory: the output of the encoder
 
-Positions are sines. The decoder's embedding is also the matrix of the output. Dropout is on
-embeddings and on what each sub-layer adds; there is none within attention or feed-forward layers.
+Positions are sines. The decoder's embedding is also the output matrix. Dropout is on embeddings and
+on what each sub-layer adds, not within attention or feed-forward layers.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -18,25 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vasso import checks
+from vasso import validation
 from vasso.lab.translation.pieces import PAD
 
 POSITIONS = 1024
-"""No sentence has more pieces."""
+"""The largest number of pieces in a sentence."""
 KeysAndValues = tuple[Tensor, Tensor]
-"""What can be looked at and what is seen there: N x heads x T x width / heads."""
+"""Keys and values of attention, each N x heads x T x width / heads."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a transformer is.
-
-    Attributes:
-        layers: of the encoder, and of the decoder.
-        width: of a vector.
-        inner: width within a feed-forward layer.
-        heads: of attention.
-    """
+    """The size of a transformer: layers of encoder and decoder each, widths and heads."""
 
     layers: int
     width: int
@@ -68,59 +59,31 @@ class Attention(nn.Module):
         for linear in (self.query, self.memory, self.output):
             nn.init.zeros_(linear.bias)
 
-    def of(self, x: Tensor) -> KeysAndValues:
-        """What there is to attend to.
-
-        Args:
-            x: N x T x width.
-
-        Returns:
-            Keys and values.
-        """
+    def keys_and_values(self, x: Tensor) -> KeysAndValues:
         n, length, _ = x.shape
         keys, values = self.memory(x).view(n, length, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
         return keys, values
 
     def forward(
-        self, x: Tensor, there: KeysAndValues, seen: Tensor | None = None, causal: bool = False
+        self, x: Tensor, memory: KeysAndValues, mask: Tensor | None = None, causal: bool = False
     ) -> Tensor:
-        """What each place learns.
-
-        Args:
-            x: N x T x width.
-            there: what it attends to.
-            seen: which of that may be looked at, N x 1 x 1 x S; None for all.
-            causal: each place looks at itself and at what comes before.
-
-        Returns:
-            N x T x width.
-        """
         n, length, width = x.shape
         query = self.query(x).view(n, length, self.heads, -1).transpose(1, 2)
         mixed = functional.scaled_dot_product_attention(
-            query, *there, attn_mask=seen, is_causal=causal
+            query, *memory, attn_mask=mask, is_causal=causal
         )
         y: Tensor = self.output(mixed.transpose(1, 2).reshape(n, length, width))
         return y
 
 
-class Added(nn.Module):
-    """norm(x + dropout(y)): how a sub-layer's word is taken in."""
+class AddAndNorm(nn.Module):
+    """norm(x + dropout(y)), around each sub-layer."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
         self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(dropout)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """The sum, normalised.
-
-        Args:
-            x: what there was.
-            y: what is added.
-
-        Returns:
-            As many vectors.
-        """
         added: Tensor = self.norm(x + self.dropout(y))
         return added
 
@@ -137,68 +100,51 @@ class FeedForward(nn.Sequential):
 
 
 class EncoderLayer(nn.Module):
-    """Attention to the own sentence, then a feed-forward layer."""
+    """Self-attention, then a feed-forward layer."""
 
     def __init__(self, size: Size, dropout: float) -> None:
         super().__init__()
         self.attention = Attention(size.width, size.heads)
-        self.attended = Added(size.width, dropout)
+        self.attended = AddAndNorm(size.width, dropout)
         self.feed_forward = FeedForward(size.width, size.inner)
-        self.fed = Added(size.width, dropout)
+        self.fed = AddAndNorm(size.width, dropout)
 
-    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
-        """The layer's output.
-
-        Args:
-            x: N x S x width.
-            seen: which places hold pieces.
-
-        Returns:
-            N x S x width.
-        """
-        x = self.attended(x, self.attention(x, self.attention.of(x), seen))
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.attended(x, self.attention(x, self.attention.keys_and_values(x), mask))
         y: Tensor = self.fed(x, self.feed_forward(x))
         return y
 
 
 class DecoderLayer(nn.Module):
-    """Attention to what has been said, to the source, then a feed-forward layer."""
+    """Causal self-attention, attention to the source, then a feed-forward layer."""
 
     def __init__(self, size: Size, dropout: float) -> None:
         super().__init__()
         self.attention = Attention(size.width, size.heads)
-        self.attended = Added(size.width, dropout)
+        self.attended = AddAndNorm(size.width, dropout)
         self.to_source = Attention(size.width, size.heads)
-        self.read = Added(size.width, dropout)
+        self.read = AddAndNorm(size.width, dropout)
         self.feed_forward = FeedForward(size.width, size.inner)
-        self.fed = Added(size.width, dropout)
+        self.fed = AddAndNorm(size.width, dropout)
 
     def forward(
-        self, x: Tensor, source: KeysAndValues, seen: Tensor, past: KeysAndValues | None = None
+        self, x: Tensor, source: KeysAndValues, mask: Tensor, past: KeysAndValues | None = None
     ) -> tuple[Tensor, KeysAndValues]:
-        """The layer's output.
+        """The output N x T x width, and keys and values of all positions so far.
 
-        Args:
-            x: N x T x width; with a past, the newest place alone, of several translations of each
-                sentence, one after the other.
-            source: `to_source.of` what the encoder says.
-            seen: which of its places hold pieces.
-            past: keys and values of earlier places.
-
-        Returns:
-            N x T x width, and keys and values of all places so far.
+        With a past, x is the newest position alone; translations of a sentence are adjacent rows.
         """
-        own = self.attention.of(x)
+        own = self.attention.keys_and_values(x)
         if past is not None:
             own = torch.cat((past[0], own[0]), 2), torch.cat((past[1], own[1]), 2)
         x = self.attended(x, self.attention(x, own, causal=past is None))
-        asked = x.reshape(len(source[0]), -1, x.shape[-1])  # translations of a sentence ask at once
-        x = self.read(x, self.to_source(asked, source, seen).view(x.shape))
+        queries = x.reshape(len(source[0]), -1, x.shape[-1])  # all translations of a sentence
+        x = self.read(x, self.to_source(queries, source, mask).view(x.shape))
         return self.fed(x, self.feed_forward(x)), own
 
 
 class Embedding(nn.Module):
-    """sqrt(width) times the vector of a piece, plus the sines of its place."""
+    """sqrt(width) times the vector of a piece, plus the sines of its position."""
 
     sines: Tensor
 
@@ -211,18 +157,7 @@ class Embedding(nn.Module):
         self.register_buffer("sines", sines(POSITIONS, width), persistent=False)
 
     def forward(self, numbers: Tensor, first: int = 0) -> Tensor:
-        """Vectors of pieces.
-
-        Args:
-            numbers: N x T.
-            first: the place of the first of them.
-
-        Returns:
-            N x T x width.
-
-        Raises:
-            ValueError: a sentence is too long.
-        """
+        """Vectors of pieces, of which the first is at position `first`."""
         last = first + numbers.shape[1]
         if last > POSITIONS:
             raise ValueError(f"a sentence has {last} pieces: at most {POSITIONS} can be read")
@@ -232,19 +167,7 @@ class Embedding(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Reads a sentence and says, place by place, how its translation goes on.
-
-    Args:
-        size: how large it is.
-        source: pieces in the dictionary of the source.
-        target: pieces in the dictionary of the target.
-        dropout: share of numbers left out in training.
-
-    Example:
-        >>> model = Transformer(Size(1, 8, 16), source=16, target=24)
-        >>> model(torch.tensor([[5, 6, 2]]), torch.tensor([[1, 7]])).shape
-        torch.Size([1, 2, 24])
-    """
+    """An encoder-decoder transformer for dictionaries of `source` and `target` pieces."""
 
     def __init__(self, size: Size, source: int, target: int, dropout: float = DROPOUT) -> None:
         super().__init__()
@@ -256,113 +179,58 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(DecoderLayer(size, dropout) for _ in range(size.layers))
 
     def forward(self, source: Tensor, before: Tensor, where: Tensor | None = None) -> Tensor:
-        """Scores of what comes next, at each place of known translations.
+        """Scores of the next piece at each position of known translations, or at those in `where`.
 
-        Args:
-            source: sentences, N x S, filled with `PAD`.
-            before: `BEGIN` and the translation but its last piece, N x T, filled likewise.
-            where: the places that are asked for, N x T; None for all.
-
-        Returns:
-            N x T x target, or with `where` a row for each of its places.
+        `before` is `BEGIN` and the translation without its last piece.
         """
-        memory, seen = self.encode(source), attended(source)
+        memory, mask = self.encode(source), piece_mask(source)
         x = self.target(before)
-        for layer, there in zip(self.decoder, self.there(memory), strict=True):
-            x, _ = layer(x, there, seen)
+        for layer, pairs in zip(self.decoder, self.keys_and_values(memory), strict=True):
+            x, _ = layer(x, pairs, mask)
         return self.scores(x if where is None else x[where])
 
     def encode(self, source: Tensor) -> Tensor:
-        """What the encoder says.
-
-        Args:
-            source: sentences, N x S.
-
-        Returns:
-            N x S x width.
-        """
-        seen = attended(source)
+        mask = piece_mask(source)
         x: Tensor = self.source(source)
         for layer in self.encoder:
-            x = layer(x, seen)
+            x = layer(x, mask)
         return x
 
-    def there(self, memory: Tensor) -> list[KeysAndValues]:
-        """What the decoder's layers see of the source.
+    def keys_and_values(self, memory: Tensor) -> list[KeysAndValues]:
+        """Keys and values of the source for each layer of the decoder."""
+        return [layer.to_source.keys_and_values(memory) for layer in self.decoder]  # type: ignore[union-attr, operator]
 
-        Args:
-            memory: what the encoder says.
-
-        Returns:
-            Keys and values for each layer.
-        """
-        return [layer.to_source.of(memory) for layer in self.decoder]  # type: ignore[union-attr, operator]
-
-    def next(
+    def decode_step(
         self,
         newest: Tensor,
-        place: int,
-        there: Sequence[KeysAndValues],
-        seen: Tensor,
+        position: int,
+        memory: Sequence[KeysAndValues],
+        mask: Tensor,
         past: Sequence[KeysAndValues | None],
     ) -> tuple[Tensor, list[KeysAndValues]]:
-        """Scores of what comes next, from the newest piece and what is remembered.
+        """Scores of the next piece from the newest one and the cache, and the new cache.
 
-        Args:
-            newest: one piece for each translation; of several translations of a sentence one after
-                the other.
-            place: its place, from 0.
-            there: what `there` gave.
-            seen: what `attended` gave.
-            past: what the step before gave; None in each layer at place 0.
-
-        Returns:
-            A row for each translation; and what is to be remembered.
+        `memory` is of `keys_and_values` and `past` of the step before, None for each layer at
+        position 0. Translations of a sentence are adjacent rows of `newest`.
         """
-        x, now = self.target(newest[:, None], place), []
-        for layer, source, before in zip(self.decoder, there, past, strict=True):
-            x, own = layer(x, source, seen, before)
-            now.append(own)
-        return self.scores(x[:, 0]), now
+        x, cache = self.target(newest[:, None], position), []
+        for layer, source, before in zip(self.decoder, memory, past, strict=True):
+            x, pairs = layer(x, source, mask, before)
+            cache.append(pairs)
+        return self.scores(x[:, 0]), cache
 
     def scores(self, x: Tensor) -> Tensor:
-        """One for each piece of the target.
-
-        Args:
-            x: what the decoder says.
-
-        Returns:
-            Logits.
-        """
+        """Logits of all target pieces from the output of the decoder."""
         return functional.linear(x, self.target.vectors.weight)
 
 
-def attended(source: Tensor) -> Tensor:
-    """Which places of sentences hold pieces.
-
-    Args:
-        source: N x S.
-
-    Returns:
-        N x 1 x 1 x S.
-    """
+def piece_mask(source: Tensor) -> Tensor:
+    """Where sentences N x S hold pieces rather than padding, N x 1 x 1 x S."""
     return (source != PAD)[:, None, None]
 
 
 def sines(positions: int, width: int) -> Tensor:
-    """sin(p / 10000^(i / (width/2 - 1))) for i below half the width, then the cosines.
-
-    Args:
-        positions: how many.
-        width: of a vector.
-
-    Returns:
-        positions x width.
-
-    Example:
-        >>> sines(2, 4)[0]
-        tensor([0., 0., 1., 1.])
-    """
+    """sin(p / 10000^(i / (width/2 - 1))) for i below half the width, then the cosines."""
     half = width // 2
     step = math.log(10_000) / max(half - 1, 1)
     angles = torch.arange(positions)[:, None] * torch.exp(torch.arange(half) * -step)
@@ -372,24 +240,12 @@ def sines(positions: int, width: int) -> Tensor:
 def build(
     name: str, *, source: int, target: int, dropout: float | None = None, seed: int | None
 ) -> Transformer:
-    """A transformer with fresh weights.
+    """A transformer with fresh weights, in training mode; see `SIZES` for names.
 
-    Args:
-        name: one of `SIZES`.
-        source: pieces in the dictionary of the source.
-        target: pieces in the dictionary of the target.
-        dropout: None for fairseq's 0.3.
-        seed: the weights depend on it alone; None: they come from torch's generator.
-
-    Returns:
-        The model, in training mode.
-
-    Example:
-        >>> model = build("transformer-iwslt", source=8848, target=6632, seed=None)
-        >>> sum(p.numel() for p in model.parameters())
-        39469056
+    The weights depend on the seed alone; without one they come from torch's generator. Dropout is
+    fairseq's 0.3 unless given.
     """
-    checks.one_of("name", name, *SIZES)
+    validation.one_of("name", name, *SIZES)
     given = (SIZES[name], source, target, DROPOUT if dropout is None else dropout)
     if seed is None:
         return Transformer(*given)

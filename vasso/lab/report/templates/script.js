@@ -6,7 +6,7 @@
   const button = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
-  const tell = () => {
+  const label = () => {
     button.textContent = isDark() ? "Light" : "Dark";
     button.setAttribute("aria-label", `Use ${isDark() ? "light" : "dark"} colours`);
     button.setAttribute("aria-pressed", String(isDark()));
@@ -15,13 +15,13 @@
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
     try { localStorage.setItem("vasso-theme", root.dataset.theme); } catch (error) { /* not kept */ }
-    tell();
+    label();
   });
-  system.addEventListener("change", tell);
+  system.addEventListener("change", label);
   button.hidden = false;
-  tell();
+  label();
 
-  // Values of points in charts: on hovering, on touching, on focus.
+  // Values of points in charts: on hovering, on touching, on focus; arrow keys go from point to point.
   const tip = document.getElementById("tip");
   const hide = () => { tip.hidden = true; };
   const show = (point) => {
@@ -40,22 +40,51 @@
     tip.style.left = `${x}px`;
     tip.style.top = `${above > gap ? above : box.bottom + gap}px`;
   };
+  const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity };
   for (const chart of document.querySelectorAll("svg.figure")) {
     const title = chart.querySelector(":scope > title");
+    const points = [...chart.querySelectorAll(".point")];
     chart.setAttribute("aria-label", title.textContent);
     title.remove(); // browsers would show it over every point
+    if (!points.length) continue;
+    chart.setAttribute("role", "group"); // what is inside an image is not read
+    points[0].setAttribute("tabindex", "0");
+    chart.addEventListener("keydown", (event) => {
+      const at = points.indexOf(document.activeElement), step = steps[event.key];
+      if (at < 0 || step === undefined) return;
+      event.preventDefault(); // the page stays where it is
+      const next = points[Math.min(Math.max(at + step, 0), points.length - 1)];
+      points[at].setAttribute("tabindex", "-1"); // Tab leaves the chart and comes back here
+      next.setAttribute("tabindex", "0");
+      next.focus();
+    });
   }
   for (const point of document.querySelectorAll(".point")) {
     const title = point.querySelector("title");
     point.dataset.tip = title.textContent;
+    point.setAttribute("role", "img");
     point.setAttribute("aria-label", title.textContent);
     title.remove();
+    point.addEventListener("focus", () => show(point));
+    point.addEventListener("blur", hide);
     point.addEventListener("pointerenter", () => show(point));
     point.addEventListener("pointerleave", hide);
     point.addEventListener("click", () => show(point));
   }
-  addEventListener("scroll", hide, { passive: true });
+  addEventListener("scroll", () => {
+    const point = document.activeElement; // its focus may be what has scrolled the page
+    if (point.matches(".point")) show(point); else hide();
+  }, { passive: true });
   addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+
+  // What can be scrolled sideways fades at its right end until that end is reached.
+  const wide = document.querySelectorAll(".scroll, .chart.wide");
+  const fade = ({ target: e }) => e.classList.toggle("more", e.scrollLeft + e.clientWidth < e.scrollWidth - 2);
+  const sizes = new ResizeObserver((changed) => changed.forEach(fade)); // also when it is unfolded
+  for (const each of wide) {
+    each.addEventListener("scroll", fade, { passive: true });
+    sizes.observe(each);
+  }
 
   // A link into something folded unfolds it; paper shows everything.
   const unfold = () => {

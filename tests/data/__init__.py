@@ -1,1 +1,0 @@
-"""Files that tests read, and the scripts that made them."""

@@ -1,0 +1,107 @@
+"""The page of claims: its verdicts follow from the raw runs, recomputed here with scipy alone."""
+
+import json
+from itertools import product
+from types import ModuleType
+
+import numpy as np
+import pytest
+from scipy.stats import t, ttest_rel
+
+from tests.records.records import RECORDS, ROOT, imported
+from vasso.lab.report import claims
+from vasso.lab.report.findings import Findings, findings
+from vasso.lab.statistics import Paired, paired
+
+CLEAR, FAINT = (3.0, 3.1, 2.9, 3.0), (1.0, -1.2, 0.9, -0.6)
+GAIN, NO_GAIN = (5.0, 5.2, 4.9, 5.1), (0.5, -0.5, 0.4, -0.6)
+
+
+@pytest.fixture(scope="module")
+def record() -> ModuleType:
+    return imported("claims")
+
+
+@pytest.fixture(scope="module")
+def every(record: ModuleType) -> Findings:
+    return findings(RECORDS, record.NAMES)
+
+
+def less(*values: float) -> Paired:
+    found = paired(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("differences", "sign", "gained", "verdict"),
+    [
+        (CLEAR, 1, None, "confirmed"),
+        (CLEAR, -1, None, "contradicted"),
+        (CLEAR, 1, GAIN, "confirmed"),
+        (CLEAR, 1, NO_GAIN, "no verdict: SAM has no significant gain here"),
+        (CLEAR, 1, [-x for x in GAIN], "no verdict: SAM has no significant gain here"),
+        (CLEAR[:2], 1, None, "undecided: n = 2, too few seeds"),
+        (CLEAR, 1, GAIN[:2], "undecided: n = 2, too few seeds"),
+        (FAINT, 1, None, "undecided: needs 1000 seeds or more"),
+        ((1.0, -0.4, 0.8), 1, None, "undecided: needs 23 seeds"),
+    ],
+)
+def test_what_is_confirmed_contradicted_and_left_open(
+    differences: tuple, sign: int, gained: tuple | None, verdict: str
+) -> None:
+    pair = less(*differences)
+    gate = None if gained is None else less(*gained)
+    assert claims._verdict(pair, pair.p, sign, gate) == verdict
+
+
+def test_every_verdict_follows_from_the_raw_runs(every: Findings) -> None:
+    """Difference, interval and word, from the test accuracies in `runs.jsonl`."""
+    files = RECORDS.glob("*/runs.jsonl")
+    lines = (json.loads(line) for file in files for line in file.read_text().splitlines())
+    accuracy = {line["id"]: line["result"]["last"].get("test_accuracy") for line in lines}
+    page = (ROOT / "docs" / "claims.md").read_text()
+    checked = 0
+    for claim, one in product(claims.CLAIMS, every.results):
+        is_of = claim.study == one.section.study.name and one.section.scale.name != "paper"
+        if not is_of or claims.metric_of(claim, one).name != "last":
+            continue
+        tables = (x for x in one.section.tables if claim.wrong in (None, x.task.wrong))
+        for table, rule in product(tables, claim.rules):
+            found = claims.differences(claim, one, table, rule)
+            pairs = [raw(f.ours, f.theirs, accuracy) for f in found]
+            adjusted = stepped_down([ttest_rel(a, b).pvalue for a, b in pairs if len(a) > 2])
+            gate = claims.gain(one, table) if claim.gate else None
+            words = claims.verdicts_of(found, claim.sign, gate)
+            for f, (a, b), word in zip(found, pairs, words, strict=True):
+                if len(a) < 3 or word.startswith("no verdict"):
+                    continue
+                d, p = np.subtract(a, b), adjusted.pop(0)
+                half = t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d))
+                assert f.paired.difference.high == pytest.approx(d.mean() + half)
+                sure = "confirmed" if d.mean() * claim.sign > 0 else "contradicted"
+                assert word == sure if p < 0.05 else word.startswith("undecided: needs")
+                assert f"| {claims.format_pair(f.paired, 1)} |" in page
+                checked += 1
+    assert checked > 20
+
+
+def raw(ours, theirs, accuracy: dict[str, float]) -> tuple[list[float], list[float]]:
+    ids = [{t.run.seed: t.run.id for t in cell.finished} for cell in (ours, theirs)]
+    shared = sorted(ids[0].keys() & ids[1].keys())
+    return tuple([accuracy[each[seed]] for seed in shared] for each in ids)
+
+
+def stepped_down(p: list[float]) -> list[float]:
+    """Holm's correction, as its paper says it: the smallest times m, the next times m - 1, ..."""
+    order = np.argsort(p)
+    steps = np.maximum.accumulate([p[i] * (len(p) - k) for k, i in enumerate(order)])
+    return [float(min(1, steps[list(order).index(i)])) for i in range(len(p))]
+
+
+def test_every_table_figure_and_theorem_of_the_paper_has_a_line() -> None:
+    page = (ROOT / "docs" / "claims.md").read_text()
+    tables = [f"Table {i}" for i in range(1, 7)]
+    figures = [f"Figure {name}" for name in ("1a", "1b", "1c", "2a to 2d", "2e")]
+    for place in (*tables, *figures, "Theorem 1", "Theorem 2", "Theorem 3", "Corollary 1"):
+        assert f"\n| {place} | " in page, place

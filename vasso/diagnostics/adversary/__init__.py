@@ -1,0 +1,1 @@
+"""The quality of adversaries: radius, friendliness, error of the slope, signal-to-noise ratio."""

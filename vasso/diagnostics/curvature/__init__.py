@@ -1,0 +1,1 @@
+"""The Hessian and Gauss-Newton matrices: products, eigenvalues, trace and density."""

@@ -1,0 +1,1 @@
+"""Machinery of a step: wrapper, groups, checkpoints, passes, AMP, ranks, BatchNorm."""

@@ -1,0 +1,1 @@
+"""The command `vasso`: one module for each subcommand, and what they share."""

@@ -1,0 +1,1 @@
+"""Probing of a trained model."""

@@ -1,0 +1,1 @@
+"""Training of a run: data, batches, closures, the loop and its checkpoints."""

@@ -1,0 +1,1 @@
+"""Arithmetic on lists of tensors, random numbers and stochastic rounding."""

@@ -1,0 +1,454 @@
+"""Descents: the gradient u that the base optimizer gets.
+
+With g = g_t(x_t), h = g_t(x_t + epsilon_t), and v_perp(a) the component of v orthogonal to a:
+
+| descent               | u with perturbation   | u without                           |
+|-----------------------|-----------------------|-------------------------------------|
+| `Perturbed`           | h                     | g                                   |
+| `SurrogateGap`        | h - alpha g_perp(h)   | g                                   |
+| `GradientNormPenalty` | (1 - alpha) g + alpha h | g                                 |
+| `MeanOfPath`          | mean of all points    | g                                   |
+| `Reuse`               | h, keeps h_perp(g)    | g + alpha norm(g) / norm(kept) kept |
+| `Rescaled`            | h norm(g) / norm(h)   | g                                   |
+| `Lookbehind`          | h_1, ..., h_k one after the other, then part of the way | g |
+| `WeightedSharpness`   | g; then x moves by -lr gamma / (1 - gamma) (h - g) | g      |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import mul, sub
+from typing import ClassVar, Literal
+
+import torch
+from torch.optim import Optimizer
+
+from vasso import validation
+from vasso.numerics.vectors import (
+    Gradient,
+    Vector,
+    combined,
+    dot,
+    full_precision,
+    length_over,
+    norm,
+    share_along,
+    widened,
+)
+from vasso.parts.context import StepContext
+from vasso.parts.memory import PartState
+from vasso.parts.part import Part, Range, Setting
+
+
+@dataclass(frozen=True)
+class Descent(Part):
+    """The gradient for the base.
+
+    Attributes:
+        needs_path: the gradients at all points are kept until the end, not only the last.
+    """
+
+    needs_path: ClassVar[bool] = False
+
+    def __call__(
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: PartState,
+        context: StepContext,
+        **settings: list[float],
+    ) -> Gradient:
+        """The gradient for the base, for the tensors that may be perturbed; others keep theirs.
+
+        Args:
+            g: the gradient at w; None after a perturbation unless the part needs it.
+            path: the gradients at the points w + epsilon in order; empty if this step did not
+                perturb.
+            memory: the vectors this part remembers, to be updated in place.
+            context: the step.
+            **settings: the value of each scheduled setting for each tensor.
+
+        Returns:
+            One gradient, or None, for each of `context.w`.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Perturbed(Descent):
+    """The gradient at the perturbed weights: u = g_t(x_t + epsilon_t)."""
+
+    def __call__(
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: PartState,
+        context: StepContext,
+        **settings: list[float],
+    ) -> Gradient:
+        return path[-1] if path else (g or [])
+
+
+def both(g: Gradient, h: Gradient) -> tuple[list[int], Vector, Vector]:
+    """The tensors with a gradient in both passes: their indices, and the two gradients."""
+    rows = [i for i, (a, b) in enumerate(zip(g, h, strict=True)) if a is not None and b is not None]
+    return (
+        rows,
+        [x for x in (g[i] for i in rows) if x is not None],
+        [x for x in (h[i] for i in rows) if x is not None],
+    )
+
+
+def _plus(v: Vector, a: Vector, factors: list[float]) -> Vector:
+    """v + factor a, tensor by tensor."""
+    return list(torch._foreach_add(v, torch._foreach_mul(a, factors)))
+
+
+def orthogonal(v: Vector, a: Vector) -> Vector:
+    """v_perp(a) = v - (<v, a> / ||a||^2) a over all tensors together; v if a is 0."""
+    return list(torch._foreach_sub(v, torch._foreach_mul(a, share_along(v, a))))
+
+
+@dataclass(frozen=True)
+class SurrogateGap(Descent):
+    """Also reduces the gap between the losses at w + epsilon and at w: u = h - alpha g_perp(h).
+
+    GSAM, Zhuang et al., ICLR 2022. <u, h> = ||h||^2, so to first order the loss at w + epsilon
+    falls as with SAM while the gap shrinks. alpha = 0 is SAM.
+
+    Args:
+        alpha: weight of the gap.
+        minimise: "perturbed", the loss at w + epsilon and the gap; or "clean", the loss at w and
+            the gap: u = g + alpha h_perp(g).
+        decompose: g is the gradient of the "batch", or the averaged "slope" where there is one.
+    """
+
+    alpha: Setting = 0.4
+    minimise: Literal["perturbed", "clean"] = "perturbed"
+    decompose: Literal["batch", "slope"] = "batch"
+
+    scheduled: ClassVar[Mapping[str, Range]] = {"alpha": Range()}
+    needs_clean: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validation.one_of("minimise", self.minimise, "perturbed", "clean")
+        validation.one_of("decompose", self.decompose, "batch", "slope")
+
+    def __call__(
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: PartState,
+        context: StepContext,
+        **settings: list[float],
+    ) -> Gradient:
+        if not path:
+            return g or []
+        if self.decompose == "slope":
+            slopes = zip(memory.recall("d"), g or [], strict=True)
+            g = [x if slope is None or x is None else slope.to(x.dtype) for slope, x in slopes]
+        u = list(path[-1])
+        rows, a, h = both(g or [], u)
+        if not rows:
+            return u
+        alpha = [settings["alpha"][i] for i in rows]
+        if self.minimise == "perturbed":
+            new = combined(lambda g, h: _plus(h, orthogonal(g, h), [-x for x in alpha]), a, h)
+        else:
+            new = combined(lambda g, h: _plus(g, orthogonal(h, g), alpha), a, h)
+        for i, x in zip(rows, new, strict=True):
+            u[i] = x
+        return u
+
+
+@dataclass(frozen=True)
+class GradientNormPenalty(Descent):
+    """Penalises the norm of the gradient: u = (1 - alpha) g + alpha h.
+
+    Zhao, Zhang and Hu, ICML 2022. alpha = 1 is SAM, alpha = 0 the base; values above 1 are allowed.
+
+    Args:
+        alpha: penalty divided by rho.
+        unit: normalise g to length 1, as in the authors' code: (1 - alpha) g / ||g||.
+    """
+
+    alpha: Setting = 0.8
+    unit: bool = False
+
+    scheduled: ClassVar[Mapping[str, Range]] = {"alpha": Range()}
+    needs_clean: ClassVar[bool] = True
+
+    def __call__(
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: PartState,
+        context: StepContext,
+        **settings: list[float],
+    ) -> Gradient:
+        if not path:
+            return g or []
+        u = list(path[-1])
+        rows, a, h = both(g or [], u)
+        if not rows:
+            return u
+        if self.unit:
+            a = widened(a, a)
+            length = norm(a)
+            a = list(torch._foreach_div(a, torch.where(length > 0, length, math.inf)))
+        alpha = [settings["alpha"][i] for i in rows]
+        for i, x in zip(
+            rows, combined(lambda g, h: map(torch.lerp, g, h, alpha), a, h), strict=True
+        ):
+            u[i] = x
+        return u
+
+
+@dataclass(frozen=True)
+class MeanOfPath(Descent):
+    """The mean of the gradients at all points of a multi-step ascent.
+
+    Kim et al., 2023. With one point it is `Perturbed`.
+    """
+
+    needs_path: ClassVar[bool] = True
+
+    def __call__(
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: PartState,
+        context: StepContext,
+        **settings: list[float],
+    ) -> Gradient:
+        if not path:
+            return g or []
+        mean = [None if x is None else x.clone() for x in path[0]]
+        for k, h in enumerate(path[1:], start=2):
+            for i, x in enumerate(h):
+                old = mean[i]
+                if old is None:
+                    mean[i] = None if x is None else x / k
+                else:
+                    old.lerp_(torch.zeros_like(old) if x is None else x, 1 / k)
+        return mean
+
+
+@dataclass(frozen=True)
+class Reuse(Descent):
+    """Between perturbations reuses what the last one added to the gradient.
+
+    perturbed: u = h, and v = h_perp(g) is kept; otherwise: u = g + alpha ||g|| / ||v|| v
+
+    LookSAM, Liu, Mai, Chen, Hsieh and You, CVPR 2022.
+
+    Args:
+        alpha: weight of what is reused.
+    """
+
+    alpha: Setting = 0.7
+
+    scheduled: ClassVar[Mapping[str, Range]] = {"alpha": Range()}
+    needs_clean: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ("g_v",)
+
+    def __call__(
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: PartState,
+        context: StepContext,
+        **settings: list[float],
+    ) -> Gradient:
+        if path:
+            rows, a, h = both(g or [], path[-1])
+            kept: Gradient = [None] * len(context.w)
+            h = [full_precision(x) for x in h]  # what is kept is in float32
+            new = combined(lambda g, h: orthogonal(h, g), a, h) if rows else []
+            for i, x in zip(rows, new, strict=True):
+                kept[i] = x
+            memory.keep("g_v", kept)
+            return path[-1]
+        u = list(g or [])
+        pairs = zip(memory.recall("g_v"), context.rho, strict=True)
+        rows, a, v = both(u, [x if rho > 0 else None for x, rho in pairs])  # none where rho is 0
+        if not rows:
+            return u
+        v, alpha = widened(v, a), [settings["alpha"][i] for i in rows]
+
+        def with_v(g: Vector) -> Vector:
+            ratio, rows = length_over(g, v), zip(g, v, alpha, strict=True)
+            return [x + (factor * ratio * y).to(x.dtype) for x, y, factor in rows]
+
+        for i, x in zip(rows, combined(with_v, a), strict=True):
+            u[i] = x
+        return u
+
+
+@dataclass(frozen=True)
+class Rescaled(Descent):
+    """Descends along h, as far as g would: u = h ||g|| / ||h||.
+
+    StableSAM, Tan, Zhang, Liu, Wang and Hao, JMLR 2025. With bases that divide by the size of past
+    gradients, such as Adam, it does almost nothing where the ratio is steady.
+    """
+
+    needs_clean: ClassVar[bool] = True
+
+    def __call__(
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: PartState,
+        context: StepContext,
+        **settings: list[float],
+    ) -> Gradient:
+        if not path:
+            return g or []
+        u = list(path[-1])
+        rows, a, h = both(g or [], u)
+        new = combined(lambda g, h: torch._foreach_mul(h, length_over(g, h)), a, h) if rows else []
+        for i, x in zip(rows, new, strict=True):
+            u[i] = x
+        return u
+
+
+@dataclass(frozen=True)
+class WeightedSharpness(Descent):
+    """Weighs the sharpness h - g by gamma / (1 - gamma), and moves by it past the base.
+
+    u = g, and after the base's step x <- x - lr gamma / (1 - gamma) (h - g)
+
+    WSAM, Yue, Jiang, Ye, Gao, Liu and Zhang, KDD 2023. Momentum, clipping and weight decay do not
+    see the sharpness, whose weight is 9 at the default. Not decoupled, it is in the gradient:
+    u = g + gamma / (1 - gamma) (h - g), which is SAM at gamma = 0.5. gamma = 0 is the base. With
+    plain SGD both forms are equal.
+
+    Args:
+        gamma: share of the sharpness, in [0, 1).
+        decoupled: whether the base does not see the sharpness.
+    """
+
+    gamma: Setting = 0.9
+    decoupled: bool = True
+
+    scheduled: ClassVar[Mapping[str, Range]] = {"gamma": Range(least=0, most=1 - 1e-6)}
+    remembers: ClassVar[tuple[str, ...]] = ("sharpness",)
+    needs_clean: ClassVar[bool] = True
+    moves_past_base: ClassVar[bool] = True
+
+    def keeps(self, **settings: float) -> tuple[str, ...]:
+        return self.remembers if self.decoupled else ()
+
+    def __call__(
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: PartState,
+        context: StepContext,
+        **settings: list[float],
+    ) -> Gradient:
+        for p in memory.w:  # of a step that was not completed
+            memory.take("sharpness", p)
+        if not path:
+            return g or []
+        u = list(path[-1])
+        rows, a, h = both(g or [], u)
+        weights = [settings["gamma"][i] / (1 - settings["gamma"][i]) for i in rows]
+        new = a
+        if self.decoupled and rows:
+            wide = [full_precision(x) for x in h]  # what is kept is in float32
+            rise = combined(lambda g, h: map(mul, map(sub, h, g), weights), a, wide)
+            for i, x in zip(rows, rise, strict=True):
+                memory.store("sharpness", i, x)
+        elif rows:
+            new = combined(lambda g, h: map(torch.lerp, g, h, weights), a, h)
+        for i, x in zip(rows, new, strict=True):
+            u[i] = x
+        return u
+
+    def after_base(self, memory: PartState, base: Optimizer) -> None:
+        for group in base.param_groups:
+            lr = float(group["lr"]) * (-1 if group.get("maximize") else 1)
+            for p in group["params"]:
+                sharpness = memory.take("sharpness", p)
+                if sharpness is not None:
+                    p.sub_((sharpness * lr).to(p.dtype))
+
+
+@dataclass(frozen=True)
+class Lookbehind(Descent):
+    """Steps of the base by the gradients of all points, then part of the way to their end.
+
+    f_0 = x_t,  f_i = the base's step from f_{i-1} by h_i,  x_{t+1} = x_t + alpha (f_k - x_t)
+
+    Mordido, Malviya, Baratin and Chandar, ICML 2024. The points are those of
+    ``MultiStep(k, project=False)``, of one batch. Momentum and decay act in each of the k steps,
+    `clip_norm` in the first. A tensor without gradient at some point takes a single step.
+
+    Args:
+        k: the number of points.
+        alpha: the part, in (0, 1]; None adapts it for each tensor to
+            (cos(f_1 - x_t, f_k - x_t) + 1) / 2.
+    """
+
+    k: int = 2
+    alpha: float | None = 0.5
+
+    needs_path: ClassVar[bool] = True
+    moves_past_base: ClassVar[bool] = True
+
+    @property
+    def remembers(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The weights before the step and the gradients after the first, until the step ends."""
+        return ("x", *(f"h_{i}" for i in range(2, self.k + 1)))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validation.count("k", self.k)
+        if self.alpha is not None:
+            Range(above=0, most=1).check("alpha", self.alpha)
+
+    def __call__(
+        self,
+        g: Gradient | None,
+        path: list[Gradient],
+        memory: PartState,
+        context: StepContext,
+        **settings: list[float],
+    ) -> Gradient:
+        for p in memory.w:  # of a step that was not completed
+            for name in self.remembers:
+                memory.take(name, p)
+        if not path:
+            return g or []
+        u = list(path[-1])
+        for i, of_tensor in enumerate(zip(*path, strict=True)):
+            if all(h is not None for h in of_tensor):
+                u[i] = of_tensor[0]
+                memory.store("x", i, context.w[i].detach().clone())
+                for j, h in enumerate(of_tensor[1:], start=2):
+                    memory.store(f"h_{j}", i, h.clone())
+        return u
+
+    def after_base(self, memory: PartState, base: Optimizer) -> None:
+        params = [p for group in base.param_groups for p in group["params"]]
+        gradients = [p.grad for p in params]
+        start = {p: x for p in params if (x := memory.take("x", p)) is not None}
+        first = {p: full_precision(p - x) for p, x in start.items()} if self.alpha is None else {}
+        for j in range(2, self.k + 1):
+            for p in params:
+                p.grad = memory.take(f"h_{j}", p)
+            base.step()
+        for p, x in start.items():
+            alpha = self.alpha
+            if alpha is None:
+                a, b = [first[p]], [full_precision(p - x)]
+                cos = dot(a, b) / (norm(a) * norm(b)).clamp_min(torch.finfo(torch.float32).tiny)
+                alpha = (float(cos) + 1) / 2
+            p.copy_(torch.lerp(x, p, alpha))
+        for p, gradient in zip(params, gradients, strict=True):
+            p.grad = gradient
