@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 LAB := $(VENV)/.lab
 PIP := $(BIN)/python -m pip install -qq
 
-.PHONY: help demo docs test test-core test-slow test-gpu lint types methods tutorials bench evidence report clean
+.PHONY: help demo docs test test-core test-slow test-gpu explore lint types methods tutorials bench evidence report clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,7 +33,7 @@ demo: $(LAB)  ## train on digits with wrong labels: SGD, SAM, VaSSO (a minute or
 docs: $(READY)  ## the site, into docs/_build/html; a warning is an error, nothing is fetched
 	$(BIN)/python -m sphinx -b html -q -W --keep-going docs docs/_build/html
 
-test test-core test-slow: export OMP_NUM_THREADS = 1  # for each of the workers and their ranks
+test test-core test-slow explore: export OMP_NUM_THREADS = 1  # for each of the workers and their ranks
 PYTEST := $(BIN)/python -m pytest -q
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 CORE := $(addprefix tests/,contract diagnostics engine numerics parts standalone) $(wildcard tests/test_*.py)
@@ -46,6 +46,9 @@ test-core: $(READY)  ## the optimizer and the diagnostics alone: no hosts, no ra
 
 test-slow: $(READY)  ## what takes minutes, and all cases of which `test` takes a selection
 	VASSO_THOROUGH=1 $(PYTEST) -m "slow or thorough"
+
+explore: $(READY)  ## two thousand random sequences of calls that no run has tried before
+	VASSO_THOROUGH=1 VASSO_EXPLORE=1 $(PYTEST) tests/contract/test_sequences.py -k any_sequence
 
 test-gpu: $(READY)  ## what needs a CUDA device; nobody has run it yet, reports are welcome
 	$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "no CUDA device")'

@@ -43,6 +43,36 @@ def test_any_two_faults_in_a_row_leave_no_trace(way: Way) -> None:
     faults.check_faults(Setup(way=way), found, steps=3 * len(FAULTS) ** 2)
 
 
+@pytest.mark.parametrize("rho_of_first", [0.0, 0.3])
+@pytest.mark.parametrize("bad", [math.nan, None])
+def test_a_step_that_fails_drops_no_slope_of_a_group_with_rho_0(
+    bad: float | None, rho_of_first: float
+) -> None:
+    groups = [torch.ones(3, requires_grad=True), torch.ones(2, requires_grad=True)]
+    opt = VaSSO(SGD([{"params": p} for p in groups], lr=0.1), rho=0.3)
+    opt.step(closure_of(opt, lambda: sum(p.square().sum() for p in groups)))
+    before = [opt.state[p]["vasso_d"].clone() for p in groups]
+    for group, rho in zip(opt.param_groups, (rho_of_first, 0.0), strict=True):
+        group["rho"] = rho
+    calls = iter([1.0, bad] if rho_of_first else [bad])
+
+    def fails() -> Tensor:
+        opt.zero_grad()
+        factor = next(calls)
+        if factor is None:
+            raise ArithmeticError
+        loss = sum(p.sum() for p in groups) * factor
+        loss.backward()
+        return loss
+
+    if bad is None:
+        with pytest.raises(ArithmeticError):
+            opt.step(fails)
+    else:
+        opt.step(fails)
+    assert torch.equal(opt.state[groups[1]]["vasso_d"], before[1])
+
+
 @pytest.mark.parametrize("what", NONFINITE)
 @pytest.mark.parametrize("where", [1, 2])
 @pytest.mark.parametrize("way", WAYS)

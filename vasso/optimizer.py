@@ -292,11 +292,11 @@ class SharpnessAware(OptimizerWrapper):
         return context.g
 
     def _gather(self, context: StepContext, state: PartState, takes_g: bool) -> list[int]:
-        """Fills `context.w`, returns the group of each, drops the state of all others."""
+        """Fills `context.w`, returns the group of each, notes the parameters outside."""
         rows: list[int] = []
         found = [*self._may_be_perturbed(context)]
-        for p in set(self._groups.params()) - {p for _, p in found}:
-            state.kept.pop(p, None)
+        outside = set(self._groups.params()) - {p for _, p in found}
+        self._current.outside = [p for p in outside if p in state.kept]
         for row, p in found:
             gradient = p.grad if takes_g else p
             if gradient is not None and (takes_g or p.requires_grad):
@@ -367,7 +367,12 @@ class SharpnessAware(OptimizerWrapper):
     def _finish(
         self, context: StepContext, state: PartState, u: Gradient, last: Gradient | None
     ) -> None:
-        """Passes the last gradient of the step to the parts and writes u into `p.grad`."""
+        """Passes the last gradient of the step to the parts and writes u into `p.grad`.
+
+        All gradients are finite by now: parameters that are not perturbed any more lose their state.
+        """
+        for p in self._current.outside:
+            state.kept.pop(p, None)
         for part in self.parts:
             part.after(last or [], state, context)
         for p, gradient in zip(context.w, u, strict=True):

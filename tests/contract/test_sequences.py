@@ -8,6 +8,7 @@ and VaSSO each step also equals the plain twins of `tests/reference`.
 
 import copy
 import io
+import os
 import pickle
 import sys
 import warnings
@@ -49,6 +50,8 @@ PRESETS = {name: row for name, row in ALL_PRESETS.items() if WANTED.isdisjoint(r
 
 pytestmark = pytest.mark.thorough
 Way: TypeAlias = Literal["closure", "ascended", "ascended, body always run", "plain"]
+EXPLORE = bool(os.environ.get("VASSO_EXPLORE"))
+"""New sequences in each run (`make explore`); else the same ones, so that CI repeats itself."""
 TWINS = ("SAM", "VaSSO")
 NEAR = 1e-10
 """Of one step in float64, from equal weights: roundings of 1e-16, in AdamW divided by small g."""
@@ -501,6 +504,7 @@ def run_sequences(number: int, length: int, shrink: bool = True) -> None:
         stateful_step_count=length,
         phases=phases,
         report_multiple_bugs=False,
+        derandomize=not EXPLORE,
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(Sequences, settings=given)  # type: ignore[no-untyped-call]

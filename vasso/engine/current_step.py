@@ -27,6 +27,7 @@ class CurrentStep:
         other_data: whether perturbation and descent have different data.
         losses: what the closures of this step returned, in order.
         saved_gradients: gradients to put back where a pass that may be left out brings no others.
+        outside: parameters with a state from earlier steps that this step does not perturb.
         rng_state: of the generators before the pass at w, if it is to be replayed.
         batch_size: samples in the batch of this step, if known.
         summary: what `opt.last` shows.
@@ -39,6 +40,7 @@ class CurrentStep:
     other_data: bool = False
     losses: list[Any] = field(default_factory=list)
     saved_gradients: list[tuple[Tensor, Tensor | None]] = field(default_factory=list)
+    outside: list[Tensor] = field(default_factory=list)
     rng_state: RngState | None = None
     batch_size: int | None = None
     summary: StepSummary = field(default_factory=StepSummary)
