@@ -369,7 +369,7 @@ class SharpnessAware(OptimizerWrapper):
     ) -> None:
         """Passes the last gradient of the step to the parts and writes u into `p.grad`.
 
-        All gradients are finite by now: parameters that are not perturbed any more lose their state.
+        All gradients are finite by now: parameters not perturbed any more lose their state.
         """
         for p in self._current.outside:
             state.kept.pop(p, None)
