@@ -70,6 +70,7 @@ QUEUE = (
     Part("snr", "cpu", {}, range(3)),
     Part("cifar100", "cpu", SHARED, ALL_FIVE),
     Part("cifar10", "cpu", {}, ALL_FIVE),
+    Part("hessian-equal-loss", "cpu", {}, ALL_FIVE),
     Part("imagenet", "cpu", {"model": ["resnet8"]}, ALL_FIVE),
     Part("label-noise-human", "cpu", {}, ALL_FIVE),
     Part("cifar100", "cpu", {}, ALL_FIVE),

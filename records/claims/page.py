@@ -17,7 +17,14 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # for `records`
 from theorems import Judged, theorems
 
 from records.markdown_pages import EMPTY, replace_block, table_lines
-from vasso.lab.report.claims import CLAIMS, CONFIRMED, CONTRADICTED, Line, claim_lines
+from vasso.lab.report.claims import (
+    CLAIMS,
+    CONFIRMED,
+    CONTRADICTED,
+    EQUAL_LOSS,
+    Line,
+    claim_lines,
+)
 from vasso.lab.report.findings import Findings, findings
 from vasso.lab.report.text import count_of, format_duration
 
@@ -27,7 +34,7 @@ PAGE = RECORDS.parent / "docs" / "claims.md"
 BLOCK = "records/claims/page.py"
 HEADS = ("of the paper", "the claim", "verdict", "tested on", "method", "SAM minus its base",
          "measured difference", "the paper's", "seeds", "cost, record")  # fmt: skip
-NAMES = sorted({claim.study for claim in CLAIMS} | {"snr"})
+NAMES = sorted({claim.study for claim in CLAIMS} | {"snr", EQUAL_LOSS})
 
 
 def block(every: Findings) -> str:

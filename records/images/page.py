@@ -4,6 +4,7 @@
     vasso study cifar100 --store runs --jobs 2
     vasso study imagenet --store runs --jobs 2
     vasso study hessian --store runs --jobs 2
+    vasso study hessian-equal-loss --store runs --jobs 2
     vasso study friendly-adversary --store runs --jobs 2
     vasso study noisy-adversary --store runs --jobs 2
     vasso study snr --store runs --jobs 2

@@ -86,6 +86,12 @@ def test_every_verdict_follows_from_the_raw_runs(every: Findings) -> None:
     assert checked > 20
 
 
+def test_eigenvalues_are_not_compared_at_losses_that_only_one_method_has() -> None:
+    low, high = [(0.01, 5.0), (0.1, 20.0)], [(0.3, 40.0), (0.5, 60.0)]
+    assert claims.at_equal_loss(low, high) is claims.at_equal_loss(high, low) is None
+    assert claims.at_equal_loss(low, [*high, (0.1, 10.0)]) == pytest.approx((20.0, 10.0))
+
+
 def raw(ours, theirs, accuracy: dict[str, float]) -> tuple[list[float], list[float]]:
     ids = [{t.run.seed: t.run.id for t in cell.finished} for cell in (ours, theirs)]
     shared = sorted(ids[0].keys() & ids[1].keys())

@@ -216,6 +216,7 @@ NUMBERS: Mapping[str, Quantity] = {
     "perplexity": _of_epoch("last", "validation_perplexity"),
     "lambda1": _of_first_row("spectrum", "lambda1"),
     "ratio": eigenvalue_ratio,
+    "training_loss": _of_epoch("last", "training_loss"),
     "snr_median": _snr_over_epochs(median),
     "snr_lowest": _snr_over_epochs(min),
     "snr_highest": _snr_over_epochs(max),

@@ -12,12 +12,14 @@ p is of Student's paired test over seeds, Holm-corrected over the methods of a c
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from vasso.lab.experiment.method import PLAIN
 from vasso.lab.report.cells import Cell
 from vasso.lab.report.compare import published_differences
 from vasso.lab.report.findings import Findings, SectionResult
 from vasso.lab.report.metrics import Metric
-from vasso.lab.report.sections import Table
+from vasso.lab.report.sections import Table, family
 from vasso.lab.report.text import format_number, format_seeds
 from vasso.lab.statistics import ALPHA, LEAST, Paired, holm, mean, paired, seeds_to_decide
 
@@ -25,6 +27,8 @@ PAPER = "Li and Giannakis"
 EMPTY = "–"
 SNR = (0.01, 0.1)
 """The published range of the signal-to-noise ratio."""
+EQUAL_LOSS = "hessian-equal-loss"
+EQUAL_LOSS_PAIRS = (("SAM", "SGD"), ("VaSSO θ=0.4", "SAM"), ("VaSSO θ=0.2", "SAM"))
 MOST = 1000
 """Seeds beyond which nobody will go."""
 CONFIRMED, CONTRADICTED, NO_RUNS = "confirmed", "contradicted", "undecided: no runs"
@@ -278,7 +282,7 @@ def claim_lines(every: Findings) -> list[Line]:
         if claim.wrong in (None, table.task.wrong)
         for line in _lines(claim, one, table)
     ]
-    return [*found, *_snr_lines(every)]
+    return [*found, *_equal_loss_lines(every), *_snr_lines(every)]
 
 
 def judged_claims(every: Findings) -> list[Line]:
@@ -352,6 +356,76 @@ def _published(claim: Claim, one: SectionResult, table: Table, f: Found | None) 
     values = [x for s in said if s.source.startswith(PAPER) for x in s.differences]
     ends = [format_number(x, 2, sign=True) for x in (min(values), max(values))] if values else []
     return " to ".join(dict.fromkeys(ends)) or EMPTY
+
+
+def at_equal_loss(
+    ours: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]]
+) -> tuple[float, float] | None:
+    """Eigenvalues of two methods where their training losses meet; None where they do not.
+
+    Each method has points (loss, eigenvalue). Between them the logarithms are joined by lines, and
+    the loss is the lowest that both methods have reached.
+
+    Example:
+        >>> ours, theirs = [(1.0, 10.0), (0.01, 1.0)], [(2.0, 8.0), (0.1, 4.0)]
+        >>> ["%.2f" % value for value in at_equal_loss(ours, theirs)]
+        ['3.16', '4.00']
+    """
+    level = max(min(ours)[0], min(theirs)[0])
+    if level > min(max(ours)[0], max(theirs)[0]):
+        return None
+    first, second = (
+        np.exp(np.interp(np.log(level), *np.log(np.array(sorted(points)).T)))
+        for points in (ours, theirs)
+    )
+    return float(first), float(second)
+
+
+def _equal_loss_lines(every: Findings) -> Iterator[Line]:
+    """Table 5 at equal training loss: the largest eigenvalues of each seed, interpolated."""
+    for one in every.results:
+        if one.section.study.name == EQUAL_LOSS:
+            cells: dict[str, list[Cell]] = {}
+            for table in one.section.tables:
+                for cell in (c for c in table.cells if c.n):
+                    cells.setdefault(table.names[family(cell.method)], []).append(cell)
+            for ours, theirs in (pair for pair in EQUAL_LOSS_PAIRS if cells.keys() >= set(pair)):
+                yield _equal_loss_line(one, ours, cells[ours], theirs, cells[theirs])
+
+
+def _equal_loss_line(
+    one: SectionResult, ours: str, our_cells: list[Cell], theirs: str, their_cells: list[Cell]
+) -> Line:
+    first, second = _points(our_cells), _points(their_cells)
+    found = {s: at_equal_loss(first[s], second[s]) for s in first.keys() & second.keys()}
+    met = {seed: values for seed, values in found.items() if values is not None}
+    pair = paired(*({seed: values[i] for seed, values in met.items()} for i in (0, 1)))
+    verdict = verdicts_of([Found(ours, our_cells[0], their_cells[0], pair)], -1, None)[0]
+    return Line(
+        "Table 5",
+        f"ours: at equal training loss {ours}'s largest eigenvalue is below {theirs}'s",
+        verdict,
+        f"{one.section.tables[0].task.data}, {one.section.tables[0].task.model}, "
+        f"`{one.section.scale.name}`",
+        ours,
+        EMPTY,
+        format_pair(pair, 1),
+        EMPTY,
+        0 if pair is None else pair.n,
+        EQUAL_LOSS,
+        (*our_cells, *their_cells),
+    )
+
+
+def _points(cells: Sequence[Cell]) -> dict[int, list[tuple[float, float]]]:
+    """Of each seed (training loss, largest eigenvalue), one for each number of epochs."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for cell in cells:
+        eigenvalues = cell.values("lambda1")
+        for seed, loss in cell.values("training_loss").items():
+            if seed in eigenvalues:
+                found.setdefault(seed, []).append((loss, eigenvalues[seed]))
+    return found
 
 
 def _snr_lines(every: Findings) -> Iterator[Line]:
