@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 from vasso.lab.cli.errors import INTERRUPTED, say
 from vasso.lab.cli.study import measure_all, train_all
 from vasso.lab.data import DATASETS, side_of
+from vasso.lab.execution.placement import Placement
 from vasso.lab.experiment.method import PLAIN
 from vasso.lab.experiment.run import Run
 from vasso.lab.experiment.task import Task
@@ -187,7 +188,7 @@ def main(store: Path = STORE, jobs: int = 1, dry_run: bool = False) -> int:
     for part, runs in found:
         say(f"{part.study}, {part.scale}, {dict(part.only)}: {describe_rest(runs, jobs)}")
         if runs and not dry_run:
-            code = train_all(runs, place, options, jobs) or code
+            code = train_all(runs, place, options, jobs, Placement()) or code
             if code == INTERRUPTED:
                 break
             measure(part, place, options)
