@@ -215,6 +215,13 @@ def test_a_name_that_is_nearly_ours(name: str, message: str, monkeypatch: Any) -
     assert str(error.value) == f"module 'vasso' has no attribute {name!r}{message}"
 
 
+def test_a_star_import_binds_all_public_names() -> None:
+    names: dict[str, Any] = {}
+    exec("from vasso import *", names)
+    assert names["VaSSO"] is vasso.VaSSO
+    assert set(dir(vasso)) - {"__version__"} <= set(names)
+
+
 @pytest.mark.parametrize("rho", [max, lambda *given: 0.1, lambda step, lr, more=0: 0.1])
 def test_any_function_of_step_and_lr_is_a_schedule(rho: Any) -> None:
     assert SAM(sgd(), rho=rho).param_groups[0]["rho"] == 0.1

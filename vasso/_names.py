@@ -46,6 +46,8 @@ def public_names() -> list[str]:
 
 def load(name: str) -> Any:
     """Imports a public name of `vasso`; AttributeError if there is none."""
+    if name == "__all__":  # for `from vasso import *`
+        return list(modules())
     home = modules().get(name)
     if home is None:
         raise AttributeError(f"module 'vasso' has no attribute {name!r}{_hint(name)}")

@@ -613,17 +613,8 @@ class SharpnessAware(OptimizerWrapper):
             ...     model(torch.ones(4, 2)).square().mean().backward()
             >>> opt.step()
         """
-        current, share = self._current, PassData(_pass_before, _pass_inside)
-        self._require_restored("ascended()")
-        self._radius.check_losses_are_known()
-        self._passes.all_gradients_again()
-        self._check_callers_passes(accumulate)
-        self._start(scaler)
-        validation.unscaled(unscaled, scaler, accumulate)
-        validation.local_loop(self._distributed.local, unscaled, accumulate)
-        validation.accumulable(accumulate, self._groups.params())
-        self._accumulation.begin(accumulate)
-        requests = self._one_micro_batch(share) if accumulate else self._mean_over([share])
+        current = self._current
+        requests = self._requests_of_loop(scaler, unscaled, accumulate)
         try:
             current.in_ascended = True
             with torch.no_grad():
@@ -650,7 +641,13 @@ class SharpnessAware(OptimizerWrapper):
                     self._perturbation.restore()
                     self._close_micro_batch()
 
-    def _check_callers_passes(self, accumulate: bool) -> None:
+    def _requests_of_loop(
+        self, scaler: torch.amp.GradScaler | None, unscaled: bool, accumulate: bool
+    ) -> Requests:
+        """The algorithm on the passes of the user's loop, if they can serve it."""
+        self._require_restored("ascended()")
+        self._radius.check_losses_are_known()
+        self._passes.all_gradients_again()
         for problem in self.parts.no_mean_over(Chunks()) if accumulate else ():
             raise ValueError(problem)
         name = self.needs_own_passes
@@ -658,6 +655,13 @@ class SharpnessAware(OptimizerWrapper):
             raise RuntimeError(
                 f"{name} needs passes of its own, which ascended() cannot give: use step(closure)"
             )
+        self._start(scaler)
+        validation.unscaled(unscaled, scaler, accumulate)
+        validation.local_loop(self._distributed.local, unscaled, accumulate)
+        validation.accumulable(accumulate, self._groups.params())
+        self._accumulation.begin(accumulate)
+        share = PassData(_pass_before, _pass_inside)
+        return self._one_micro_batch(share) if accumulate else self._mean_over([share])
 
     @not_traced
     def _enter(self, requests: Requests, unscaled: bool) -> bool:

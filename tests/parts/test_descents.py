@@ -216,3 +216,16 @@ def test_lookbehind_keeps_nothing_between_steps_and_gives_gradients_back() -> No
     assert not opt._vectors
     assert w.grad is not None
     assert opt.cost == 4
+
+
+def test_a_step_that_was_given_up_moves_no_tensor_of_a_later_one() -> None:
+    a, b = (torch.tensor([3.0, 4.0], requires_grad=True) for _ in range(2))
+    opt = WSAM(SGD([a, b], lr=0.1), rho=0.1)
+    for loss in (lambda: (a * b).sum(), lambda: a.square().sum()):
+        loss().backward()
+        with opt.ascended():
+            loss().backward()
+        if b.grad is not None:
+            opt.zero_grad()  # and no step(), as for a batch that turns out to be damaged
+    opt.step()
+    assert b.tolist() == [3.0, 4.0]

@@ -191,6 +191,17 @@ def test_a_factor_that_would_change_its_sign_is_refused() -> None:
         opt.step()
 
 
+def test_where_one_pair_is_refused_none_is_scaled() -> None:
+    task = Product()
+    groups = [{"params": task.pairs[0]}, {"params": task.pairs[1], "alpha": 20.0}]
+    opt = BAR(SGD(groups, lr=0.1), alpha=1.0, pairs=task.pairs)
+    before = [p.detach().clone() for p in task.params]
+    task.loss(0).backward()
+    with pytest.raises(ValueError, match="for 'pair 1'"):
+        opt.step()
+    assert_same(task.params, before)
+
+
 # -- where pairs come from -------------------------------------------------------------------------
 
 

@@ -73,22 +73,62 @@ class Descent(Part):
         Returns:
             One gradient, or None, for each of `context.w`.
         """
+        if self.moves_past_base:  # what a step that was not completed has left
+            for p in list(memory.kept):
+                for name in self.remembers:
+                    memory.take(name, p)
+        if path:
+            return self.perturbed(g or [], path, memory, **settings)
+        return self.unperturbed(g or [], memory, context, **settings)
+
+    def perturbed(
+        self, g: Gradient, path: list[Gradient], memory: PartState, **settings: list[float]
+    ) -> Gradient:
+        """u of a step that has perturbed the weights; g is empty if the part does not need it."""
         raise NotImplementedError
+
+    def unperturbed(
+        self, g: Gradient, memory: PartState, context: StepContext, **settings: list[float]
+    ) -> Gradient:
+        """u of a step that has not."""
+        return g
 
 
 @dataclass(frozen=True)
 class Perturbed(Descent):
     """The gradient at the perturbed weights: u = g_t(x_t + epsilon_t)."""
 
-    def __call__(
-        self,
-        g: Gradient | None,
-        path: list[Gradient],
-        memory: PartState,
-        context: StepContext,
-        **settings: list[float],
+    def perturbed(
+        self, g: Gradient, path: list[Gradient], memory: PartState, **settings: list[float]
     ) -> Gradient:
-        return path[-1] if path else (g or [])
+        return path[-1]
+
+
+@dataclass(frozen=True)
+class Mixture(Descent):
+    """Mixes g and the last h in the tensors that have both; the others keep h."""
+
+    needs_clean: ClassVar[bool] = True
+
+    def perturbed(
+        self, g: Gradient, path: list[Gradient], memory: PartState, **settings: list[float]
+    ) -> Gradient:
+        u = list(path[-1])
+        rows, a, h = both(g, u)
+        settings = {name: [values[i] for i in rows] for name, values in settings.items()}
+        new = self.mixed(a, h, rows, memory, **settings) if rows else []
+        for i, x in zip(rows, new, strict=True):
+            u[i] = x
+        return u
+
+    def mixed(
+        self, g: Vector, h: Vector, rows: list[int], memory: PartState, **settings: list[float]
+    ) -> Vector:
+        """u where there are both, from the g and h and the settings of these tensors.
+
+        `rows` are their places among `memory.w`.
+        """
+        raise NotImplementedError
 
 
 def both(g: Gradient, h: Gradient) -> tuple[list[int], Vector, Vector]:
@@ -112,7 +152,7 @@ def orthogonal(v: Vector, a: Vector) -> Vector:
 
 
 @dataclass(frozen=True)
-class SurrogateGap(Descent):
+class SurrogateGap(Mixture):
     """Also reduces the gap between the losses at w + epsilon and at w: u = h - alpha g_perp(h).
 
     GSAM, Zhuang et al., ICLR 2022. <u, h> = ||h||^2, so to first order the loss at w + epsilon
@@ -130,42 +170,31 @@ class SurrogateGap(Descent):
     decompose: Literal["batch", "slope"] = "batch"
 
     scheduled: ClassVar[Mapping[str, Range]] = {"alpha": Range()}
-    needs_clean: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         validation.one_of("minimise", self.minimise, "perturbed", "clean")
         validation.one_of("decompose", self.decompose, "batch", "slope")
 
-    def __call__(
-        self,
-        g: Gradient | None,
-        path: list[Gradient],
-        memory: PartState,
-        context: StepContext,
-        **settings: list[float],
+    def perturbed(
+        self, g: Gradient, path: list[Gradient], memory: PartState, **settings: list[float]
     ) -> Gradient:
-        if not path:
-            return g or []
         if self.decompose == "slope":
-            slopes = zip(memory.recall("d"), g or [], strict=True)
+            slopes = zip(memory.recall("d"), g, strict=True)
             g = [x if slope is None or x is None else slope.to(x.dtype) for slope, x in slopes]
-        u = list(path[-1])
-        rows, a, h = both(g or [], u)
-        if not rows:
-            return u
-        alpha = [settings["alpha"][i] for i in rows]
-        if self.minimise == "perturbed":
-            new = combined(lambda g, h: _plus(h, orthogonal(g, h), [-x for x in alpha]), a, h)
-        else:
-            new = combined(lambda g, h: _plus(g, orthogonal(h, g), alpha), a, h)
-        for i, x in zip(rows, new, strict=True):
-            u[i] = x
-        return u
+        return super().perturbed(g, path, memory, **settings)
+
+    def mixed(
+        self, g: Vector, h: Vector, rows: list[int], memory: PartState, **settings: list[float]
+    ) -> Vector:
+        alpha = settings["alpha"]
+        if self.minimise == "clean":
+            return combined(lambda g, h: _plus(g, orthogonal(h, g), alpha), g, h)
+        return combined(lambda g, h: _plus(h, orthogonal(g, h), [-x for x in alpha]), g, h)
 
 
 @dataclass(frozen=True)
-class GradientNormPenalty(Descent):
+class GradientNormPenalty(Mixture):
     """Penalises the norm of the gradient: u = (1 - alpha) g + alpha h.
 
     Zhao, Zhang and Hu, ICML 2022. alpha = 1 is SAM, alpha = 0 the base; values above 1 are allowed.
@@ -179,32 +208,15 @@ class GradientNormPenalty(Descent):
     unit: bool = False
 
     scheduled: ClassVar[Mapping[str, Range]] = {"alpha": Range()}
-    needs_clean: ClassVar[bool] = True
 
-    def __call__(
-        self,
-        g: Gradient | None,
-        path: list[Gradient],
-        memory: PartState,
-        context: StepContext,
-        **settings: list[float],
-    ) -> Gradient:
-        if not path:
-            return g or []
-        u = list(path[-1])
-        rows, a, h = both(g or [], u)
-        if not rows:
-            return u
+    def mixed(
+        self, g: Vector, h: Vector, rows: list[int], memory: PartState, **settings: list[float]
+    ) -> Vector:
         if self.unit:
-            a = widened(a, a)
-            length = norm(a)
-            a = list(torch._foreach_div(a, torch.where(length > 0, length, math.inf)))
-        alpha = [settings["alpha"][i] for i in rows]
-        for i, x in zip(
-            rows, combined(lambda g, h: map(torch.lerp, g, h, alpha), a, h), strict=True
-        ):
-            u[i] = x
-        return u
+            g = widened(g, g)
+            length = norm(g)
+            g = list(torch._foreach_div(g, torch.where(length > 0, length, math.inf)))
+        return combined(lambda g, h: map(torch.lerp, g, h, settings["alpha"]), g, h)
 
 
 @dataclass(frozen=True)
@@ -216,16 +228,9 @@ class MeanOfPath(Descent):
 
     needs_path: ClassVar[bool] = True
 
-    def __call__(
-        self,
-        g: Gradient | None,
-        path: list[Gradient],
-        memory: PartState,
-        context: StepContext,
-        **settings: list[float],
+    def perturbed(
+        self, g: Gradient, path: list[Gradient], memory: PartState, **settings: list[float]
     ) -> Gradient:
-        if not path:
-            return g or []
         mean = [None if x is None else x.clone() for x in path[0]]
         for k, h in enumerate(path[1:], start=2):
             for i, x in enumerate(h):
@@ -255,25 +260,22 @@ class Reuse(Descent):
     needs_clean: ClassVar[bool] = True
     remembers: ClassVar[tuple[str, ...]] = ("g_v",)
 
-    def __call__(
-        self,
-        g: Gradient | None,
-        path: list[Gradient],
-        memory: PartState,
-        context: StepContext,
-        **settings: list[float],
+    def perturbed(
+        self, g: Gradient, path: list[Gradient], memory: PartState, **settings: list[float]
     ) -> Gradient:
-        if path:
-            rows, a, h = both(g or [], path[-1])
-            kept: Gradient = [None] * len(context.w)
-            h = [full_precision(x) for x in h]  # what is kept is in float32
-            new = combined(lambda g, h: orthogonal(h, g), a, h) if rows else []
-            for i, x in zip(rows, new, strict=True):
-                kept[i] = x
-            memory.keep("g_v", kept)
-            return path[-1]
-        u = list(g or [])
-        pairs = zip(memory.recall("g_v"), context.rho, strict=True)
+        rows, a, h = both(g, path[-1])
+        kept: Gradient = [None] * len(path[-1])
+        h = [full_precision(x) for x in h]  # what is kept is in float32
+        new = combined(lambda g, h: orthogonal(h, g), a, h) if rows else []
+        for i, x in zip(rows, new, strict=True):
+            kept[i] = x
+        memory.keep("g_v", kept)
+        return path[-1]
+
+    def unperturbed(
+        self, g: Gradient, memory: PartState, context: StepContext, **settings: list[float]
+    ) -> Gradient:
+        u, pairs = list(g), zip(memory.recall("g_v"), context.rho, strict=True)
         rows, a, v = both(u, [x if rho > 0 else None for x, rho in pairs])  # none where rho is 0
         if not rows:
             return u
@@ -289,35 +291,21 @@ class Reuse(Descent):
 
 
 @dataclass(frozen=True)
-class Rescaled(Descent):
+class Rescaled(Mixture):
     """Descends along h, as far as g would: u = h ||g|| / ||h||.
 
     StableSAM, Tan, Zhang, Liu, Wang and Hao, JMLR 2025. With bases that divide by the size of past
     gradients, such as Adam, it does almost nothing where the ratio is steady.
     """
 
-    needs_clean: ClassVar[bool] = True
-
-    def __call__(
-        self,
-        g: Gradient | None,
-        path: list[Gradient],
-        memory: PartState,
-        context: StepContext,
-        **settings: list[float],
-    ) -> Gradient:
-        if not path:
-            return g or []
-        u = list(path[-1])
-        rows, a, h = both(g or [], u)
-        new = combined(lambda g, h: torch._foreach_mul(h, length_over(g, h)), a, h) if rows else []
-        for i, x in zip(rows, new, strict=True):
-            u[i] = x
-        return u
+    def mixed(
+        self, g: Vector, h: Vector, rows: list[int], memory: PartState, **settings: list[float]
+    ) -> Vector:
+        return combined(lambda g, h: torch._foreach_mul(h, length_over(g, h)), g, h)
 
 
 @dataclass(frozen=True)
-class WeightedSharpness(Descent):
+class WeightedSharpness(Mixture):
     """Weighs the sharpness h - g by gamma / (1 - gamma), and moves by it past the base.
 
     u = g, and after the base's step x <- x - lr gamma / (1 - gamma) (h - g)
@@ -337,38 +325,22 @@ class WeightedSharpness(Descent):
 
     scheduled: ClassVar[Mapping[str, Range]] = {"gamma": Range(least=0, most=1 - 1e-6)}
     remembers: ClassVar[tuple[str, ...]] = ("sharpness",)
-    needs_clean: ClassVar[bool] = True
     moves_past_base: ClassVar[bool] = True
 
     def keeps(self, **settings: float) -> tuple[str, ...]:
         return self.remembers if self.decoupled else ()
 
-    def __call__(
-        self,
-        g: Gradient | None,
-        path: list[Gradient],
-        memory: PartState,
-        context: StepContext,
-        **settings: list[float],
-    ) -> Gradient:
-        for p in memory.w:  # of a step that was not completed
-            memory.take("sharpness", p)
-        if not path:
-            return g or []
-        u = list(path[-1])
-        rows, a, h = both(g or [], u)
-        weights = [settings["gamma"][i] / (1 - settings["gamma"][i]) for i in rows]
-        new = a
-        if self.decoupled and rows:
-            wide = [full_precision(x) for x in h]  # what is kept is in float32
-            rise = combined(lambda g, h: map(mul, map(sub, h, g), weights), a, wide)
-            for i, x in zip(rows, rise, strict=True):
-                memory.store("sharpness", i, x)
-        elif rows:
-            new = combined(lambda g, h: map(torch.lerp, g, h, weights), a, h)
-        for i, x in zip(rows, new, strict=True):
-            u[i] = x
-        return u
+    def mixed(
+        self, g: Vector, h: Vector, rows: list[int], memory: PartState, **settings: list[float]
+    ) -> Vector:
+        weights = [gamma / (1 - gamma) for gamma in settings["gamma"]]
+        if not self.decoupled:
+            return combined(lambda g, h: map(torch.lerp, g, h, weights), g, h)
+        wide = [full_precision(x) for x in h]  # what is kept is in float32
+        rise = combined(lambda g, h: map(mul, map(sub, h, g), weights), g, wide)
+        for i, x in zip(rows, rise, strict=True):
+            memory.store("sharpness", i, x)
+        return g
 
     def after_base(self, memory: PartState, base: Optimizer) -> None:
         for group in base.param_groups:
@@ -412,24 +384,14 @@ class Lookbehind(Descent):
         if self.alpha is not None:
             Range(above=0, most=1).check("alpha", self.alpha)
 
-    def __call__(
-        self,
-        g: Gradient | None,
-        path: list[Gradient],
-        memory: PartState,
-        context: StepContext,
-        **settings: list[float],
+    def perturbed(
+        self, g: Gradient, path: list[Gradient], memory: PartState, **settings: list[float]
     ) -> Gradient:
-        for p in memory.w:  # of a step that was not completed
-            for name in self.remembers:
-                memory.take(name, p)
-        if not path:
-            return g or []
         u = list(path[-1])
         for i, of_tensor in enumerate(zip(*path, strict=True)):
             if all(h is not None for h in of_tensor):
                 u[i] = of_tensor[0]
-                memory.store("x", i, context.w[i].detach().clone())
+                memory.store("x", i, memory.w[i].detach().clone())
                 for j, h in enumerate(of_tensor[1:], start=2):
                     memory.store(f"h_{j}", i, h.clone())
         return u

@@ -113,6 +113,18 @@ def test_runs_in_local_processes_of_submitit_are_the_serial_ones(tmp_path: Path)
     check_same(serial(tmp_path / "serial", runs), Store(root), runs)
 
 
+def test_a_study_that_is_stopped_before_it_has_asked_for_jobs_asks_for_none(
+    tmp_path: Path,
+) -> None:
+    engine = SlurmCluster(tmp_path, SlurmRequest(), local=True)
+    runs = grid(1)
+    for run in runs:
+        engine.submit(Job(run.as_table(), tmp_path, OFTEN))
+    engine.stop()
+    assert engine.answers() == [(run.id, ("stopped", "not begun")) for run in runs]
+    assert not list(tmp_path.glob("*.pkl")) + list((tmp_path / ".slurm").glob("*"))
+
+
 def test_what_is_asked_of_slurm() -> None:
     asked = SlurmRequest("gpu", "mine", "12:00:00", cpus=8, gpus=4, nodes=2).parameters()
     wanted = {"partition": "gpu", "account": "mine", "time": "12:00:00", "nodes": 2}

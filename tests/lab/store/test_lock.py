@@ -88,6 +88,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     return set_up
 
 
+def who_holds(path: Path) -> Holder:
+    found = holder_of(path)
+    assert found is not None
+    return found[0]
+
+
 @pytest.mark.parametrize("flock", FLOCKS)
 def test_no_host_gets_what_another_holds_and_a_clean_end_frees_it_at_once(
     tmp_path: Path, here: Callable[[str, str], None], flock: str
@@ -103,7 +109,7 @@ def test_no_host_gets_what_another_holds_and_a_clean_end_frees_it_at_once(
     other.end()
     assert not (tmp_path / "lock").exists()
     with RunLock(tmp_path / "lock", "the-run"):
-        assert holder_of(tmp_path / "lock")[0].host == "b"  # type: ignore[index]
+        assert who_holds(tmp_path / "lock").host == "b"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -139,7 +145,7 @@ def test_a_process_of_this_host_that_was_killed_frees_its_run_at_once(
     other.process.kill()
     other.process.join()
     with RunLock(tmp_path / "lock", "the-run"):
-        assert holder_of(tmp_path / "lock")[0].process == os.getpid()  # type: ignore[index]
+        assert who_holds(tmp_path / "lock").process == os.getpid()
 
 
 @pytest.mark.parametrize("flock", ["local", "missing"])
@@ -161,5 +167,5 @@ def test_what_is_no_holder_is_none(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert holder_of(path) is None
     with RunLock(path, "the-run") as held:
-        assert holder_of(path)[0] == held.holder  # type: ignore[index]
+        assert who_holds(path) == held.holder
     assert str(Holder("h", 3)) == "process 3 on h"

@@ -85,6 +85,7 @@ class SlurmCluster:
             self.executor.update_parameters(**request.parameters())
         self.local, self.stopping = local, False
         self.new: list[Job] = []
+        self.dropped: list[Job] = []
         self.jobs: dict[str, tuple[Any, Job]] = {}
 
     def submit(self, job: Job) -> None:
@@ -102,6 +103,8 @@ class SlurmCluster:
         queued = self._queued()
         gone = [name for name in self.jobs if self._is_over(name, queued)]
         found = [(self.jobs[name][1].run.id, self._answer(name)) for name in gone]
+        found += [(job.run.id, ("stopped", "not begun")) for job in self.dropped]
+        self.dropped = []
         self.jobs = {name: job for name, job in self.jobs.items() if name not in gone}
         return found
 
@@ -134,6 +137,7 @@ class SlurmCluster:
 
     def stop(self) -> None:
         self.stopping = True
+        self.dropped, self.new = self.new, []
         for task, _ in self.jobs.values():
             task.cancel(check=False)
 

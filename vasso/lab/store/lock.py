@@ -77,7 +77,7 @@ def holder_of(path: Path) -> tuple[Holder, float] | None:
 def _read(descriptor: int) -> tuple[Holder, float] | None:
     table = table_of(os.pread(descriptor, 2 * _LENGTH, 0))
     try:
-        return table and (Holder(**table), os.fstat(descriptor).st_mtime)  # type: ignore[return-value]
+        return (Holder(**table), os.fstat(descriptor).st_mtime) if table else None
     except TypeError:  # of another version
         return None
 

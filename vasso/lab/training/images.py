@@ -128,12 +128,6 @@ class ImageWorkload:
         self.held_out = build_training_examples(split.data, split.train[out], split.y[out])
         self.split = replace(split, train=train, y=y, wrong=wrong)
 
-    def held_out_loss(self, model: nn.Module, rank: int, world: int) -> float:
-        """The mean loss of the images that are held out, of one of `world` processes."""
-        assert self.held_out is not None
-        loss, _, count = map(float, self.loss_sums(model, self.held_out, rank, world))
-        return loss / count
-
     def losses(self, model: nn.Module, *tensors: Tensor) -> Tensor:
         return self.criterion(model(tensors[0]), tensors[1])
 

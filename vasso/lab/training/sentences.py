@@ -188,6 +188,7 @@ class SentenceWorkload:
         test = len(texts.test) if task.test_size is None else task.test_size
         self.test = SentenceExamples(texts.test, evenly_spaced(test, len(texts.test)))
         self.validation = SentenceExamples(texts.valid, torch.arange(len(texts.valid)))
+        self.held_out = None
 
     def build_model(self, device: torch.device) -> nn.Module:
         return build_translator(self.task, self.texts.vocabulary, self.seed)
@@ -210,9 +211,6 @@ class SentenceWorkload:
         """Sentences are not held out."""
         if count:
             raise ValueError(f"{self.task.data} are sentences, which a rho of auto cannot hold out")
-
-    def held_out_loss(self, model: nn.Module, rank: int, world: int) -> float:
-        raise NotImplementedError
 
     def losses(self, model: nn.Module, *tensors: Tensor) -> Tensor:
         """One loss for each sentence of a batch; their mean is the mean over pieces."""

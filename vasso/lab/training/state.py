@@ -329,10 +329,11 @@ class HeldOutLoss:
     cost: float
 
     def __call__(self) -> float:
-        training = self.training
-        ranks = training.fabric.global_rank, training.fabric.world_size
-        with training.fabric.autocast():
-            return training.workload.held_out_loss(training.model, *ranks)
+        fabric, workload = self.training.fabric, self.training.workload
+        ranks = fabric.global_rank, fabric.world_size
+        with fabric.autocast():
+            sums = workload.loss_sums(self.training.model, workload.held_out, *ranks)
+        return float(sums[0] / sums[2])
 
 
 def _speed(samples: int, seconds: float) -> float:

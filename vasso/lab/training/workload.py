@@ -67,6 +67,7 @@ class Workload(Protocol):
     batches: Any  # `Batches`
     test: Any
     validation: Any
+    held_out: Any
     training_examples: dict[str, Any]
 
     def build_model(self, device: torch.device) -> nn.Module:
@@ -81,10 +82,7 @@ class Workload(Protocol):
         """Prepare the batches of one of `world` processes."""
 
     def hold_out(self, count: int) -> None:
-        """Take so many samples out of the training, before batches are prepared."""
-
-    def held_out_loss(self, model: nn.Module, rank: int, world: int) -> float:
-        """The mean loss of these samples, of one of `world` processes."""
+        """Take so many samples out of the training into `held_out`, before `prepare_batches`."""
 
     def losses(self, model: nn.Module, *tensors: Tensor) -> Tensor:
         """One loss for each sample of a batch; their mean is the loss of the batch."""
