@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.calls import Command, calling
+from tests.support import need
 
 
 @pytest.fixture
@@ -14,15 +15,9 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def needing(*names: str) -> Path:
-    """The folder of real data, if it holds all of these.
-
-    Without them the test is skipped, or fails if VASSO_REQUIRE_DATA=1.
-    """
+    """The folder of real data, if it holds all of these."""
     root = Path(os.environ.get("VASSO_DATA", "/nonexistent"))
-    missing = [name for name in names if not (root / name).exists()]
-    if missing:
-        message = f"real data are needed: set VASSO_DATA to a folder that holds {missing[0]}"
-        if os.environ.get("VASSO_REQUIRE_DATA") == "1":
-            pytest.fail(message)
-        pytest.skip(message)
+    for name in names:
+        remedy = f"real data are needed: set VASSO_DATA to a folder that holds {name}"
+        need((root / name).exists(), remedy, "VASSO_REQUIRE_DATA")
     return root

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from tests.lab.execution import slow
 from tests.lab.runs import weights
+from tests.support import need
 from vasso.lab.execution.engine import Outcome
 from vasso.lab.execution.placement import Placement
 from vasso.lab.experiment.run import Run
@@ -27,13 +26,8 @@ SLOW = {"loss": "tests.lab.execution.slow:loss"}
 
 
 def need_package(name: str, variable: str) -> None:
-    """Without the package of an engine tests skip, or fail if the variable is 1."""
-    if find_spec(name) is not None:
-        return
-    told = f"{name} is needed: pip install {name}"
-    if os.environ.get(variable) == "1":
-        pytest.fail(told)
-    pytest.skip(told, allow_module_level=True)
+    """The package of an engine."""
+    need(find_spec(name), f"{name} is needed: pip install {name}", variable)
 
 
 def grid(seeds: int, **task: Any) -> list[Run]:

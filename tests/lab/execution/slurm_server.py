@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.lab.execution.grid import until
+from tests.support import need
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
 CONFIGURATION = """
@@ -52,17 +53,6 @@ PartitionName=short Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """A job that is requeued waits until its credential has expired: two seconds here, not 120."""
 
 
-def needed() -> None:
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    told = f"{missing[0]} is needed" if missing else "" if os.getuid() == 0 else "root is needed"
-    if not told:
-        return
-    told += ": apt-get install slurmctld slurmd slurm-client munge"
-    if os.environ.get("VASSO_REQUIRE_SLURM") == "1":
-        pytest.fail(told)
-    pytest.skip(told)
-
-
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -72,7 +62,9 @@ def free_port() -> int:
 @contextmanager
 def slurm(folder: Path) -> Iterator[None]:
     """Slurm commands of this process and its children talk to a Slurm of this test."""
-    needed()
+    missing = [name for name in PROGRAMS if shutil.which(name) is None] or ["root"]
+    remedy = f"{missing[0]} is needed: apt-get install slurmctld slurmd slurm-client munge"
+    need(missing == ["root"] and os.getuid() == 0, remedy, "VASSO_REQUIRE_SLURM")
     for name in ("state", "spool"):
         (folder / name).mkdir()
     folder.chmod(0o755)
