@@ -26,10 +26,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.get_closest_marker("ranks"))
 
 
-def pytest_collection_finish() -> None:
-    """Hides what imports have left from the garbage collector.
+@pytest.fixture(scope="module", autouse=True)
+def _frozen() -> None:
+    """Hides what imports and other files have left from the garbage collector.
 
-    An optimizer without `model=` looks through all objects alive at its first step; 300,000 of
+    An optimizer without `model=` looks through all objects alive at its first step; a million of
     them come from libraries and would be most of the time of a test.
     """
     gc.collect()

@@ -310,11 +310,6 @@ def sparse() -> tuple[Tensor, Tensor]:
     return embedding.weight, embedding(torch.tensor([1, 2])).sum()
 
 
-def complex_() -> tuple[Tensor, Tensor]:
-    w = torch.ones(2, dtype=torch.complex64, requires_grad=True)
-    return w, w.abs().square().sum()
-
-
 def plain() -> tuple[Tensor, Tensor]:
     w = weight()
     return w, w.square().sum()
@@ -324,7 +319,6 @@ def plain() -> tuple[Tensor, Tensor]:
     ("make", "parts", "kind", "message"),
     [
         (sparse, {}, TypeError, r"shape \(5, 2\) has a sparse gradient.*give its group rho=0"),
-        (complex_, {}, TypeError, "is complex, which cannot be perturbed"),
         (plain, {"direction": Direction()}, NotImplementedError, None),
     ],
 )

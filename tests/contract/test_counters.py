@@ -31,9 +31,10 @@ def test_the_step_counter_counts_steps(preset: Preset, way: Way) -> None:
 def test_a_step_tells_its_losses_without_their_graphs(preset: Preset) -> None:
     task, seen = mlp(), []
     opt = preset(SGD(task.params(), lr=0.1))
-    opt.step(closure_of(opt, lambda: seen.append(task.loss(0)) or seen[-1]))
+    returned = opt.step(closure_of(opt, lambda: seen.append(task.loss(0)) or seen[-1]))
     result = torch.stack([opt.last.loss, opt.last.perturbed_loss])
     assert (result.tolist(), result.requires_grad) == ([loss.item() for loss in seen], False)
+    assert (returned.item(), returned.requires_grad) == (seen[0].item(), False)
 
 
 @each_way

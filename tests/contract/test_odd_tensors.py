@@ -134,13 +134,6 @@ def test_a_nested_parameter_is_refused_with_what_helps() -> None:
         pass
 
 
-def test_a_parameter_without_values_is_refused_at_the_first_step() -> None:
-    model = nn.Linear(2, 2, device="meta")
-    opt = SAM(SGD(model.parameters(), lr=0.1))
-    with pytest.raises(ValueError, match=r"meta device.*to_empty"):
-        take_step(opt, lambda: model(torch.ones(2, device="meta")).sum())
-
-
 def test_a_parameter_of_inference_mode_is_refused() -> None:
     with torch.inference_mode():
         p = torch.ones(2)

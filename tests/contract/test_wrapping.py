@@ -90,16 +90,6 @@ def test_what_neither_has_is_an_attribute_error() -> None:
         opt.note  # noqa: B018
 
 
-@pytest.mark.parametrize("base", BASES)
-@each_preset
-def test_a_step_without_a_closure_is_a_step_of_the_base(preset: Preset, base: str) -> None:
-    ours, theirs = mlp(), mlp()
-    opt = preset(BASES[base](ours.params()), rho=RHO)
-    found = train(ours, opt, way="plain")
-    assert_same(found, train(theirs, BASES[base](theirs.params()), way="plain"))
-    assert (opt.step(), opt.cost) == (None, 7.0)
-
-
 def test_a_step_without_a_closure_leaves_the_slope_alone() -> None:
     task = mlp()
     opt = VaSSO(SGD(task.params(), lr=0.1), rho=RHO)

@@ -49,8 +49,11 @@ class Case(NamedTuple):
         return LAYOUTS[self.base]
 
 
+FEW = {("SAM", "momentum"), ("VaSSO", "momentum"), ("VaSSO", "adamw"), ("LookSAM", "adamw")}
 CASES = [
-    Case(*case) for case in product(("fsdp", "ddp"), ("SAM", "VaSSO", "V+G", "LookSAM"), BASES)
+    Case(*case)
+    for case in product(("fsdp", "ddp"), ("SAM", "VaSSO", "V+G", "LookSAM"), BASES)
+    if THOROUGH or case[1:] in FEW
 ]
 
 

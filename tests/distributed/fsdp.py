@@ -194,12 +194,17 @@ PRESETS = [
     if method.kind == "preset" and ELSEWHERE.isdisjoint(method.needs)
 ]
 CHOSEN = PRESETS if THOROUGH else chosen(PRESETS)
+COMPARED = [
+    (method, base)
+    for method, base in product(METHODS, BASES)
+    if THOROUGH or base == "momentum" or method == "VaSSO"
+]
 as_one = partial(ddp.as_one_process, kind="fsdp")
 CASES = {
     "empty": empty_shards,
     **{
         f"{method} {base} closure": partial(as_one, METHODS[method], base)
-        for method, base in product(METHODS, BASES)
+        for method, base in COMPARED
     },
     "V+G momentum ascended": partial(as_one, METHODS["V+G"], way="ascended"),
     "recompute": partial(as_one, METHODS["VaSSO"], restore="recompute"),

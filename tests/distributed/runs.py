@@ -15,7 +15,7 @@ from tests.support import THOROUGH
 from tests.support.compare import digits
 from vasso import ASAM, GSAM, SAM, LookSAM, SharpnessAware, VaSSO
 
-STEPS, BATCH = 50 if THOROUGH else 15, 32
+STEPS, BATCH = 50 if THOROUGH else 8, 32
 METHODS: dict[str, Callable[..., SharpnessAware]] = {
     "SAM": partial(SAM, rho=0.1),
     "VaSSO": partial(VaSSO, rho=0.1, theta=0.4),

@@ -71,5 +71,6 @@ def test_shards_resume_as_replicas_and_replicas_as_shards(job: Job, case: Case, 
 
 
 def test_the_slopes_of_shards_are_cut_like_their_parameters(job: Job) -> None:
-    assert sum("cut alike" in result for result in job("save").values()) == 6
-    assert sum("cut alike" in result for result in job("load").values()) == 18
+    sloped = sum(case.kind == "fsdp" and case.method != "SAM" for case in CASES)
+    assert sum("cut alike" in result for result in job("save").values()) == sloped > 2
+    assert sum("cut alike" in result for result in job("load").values()) == 3 * sloped

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.fsdp import CHOSEN, PRESETS, part_classes
-from tests.distributed.runs import BASES, METHODS
+from tests.distributed.fsdp import CHOSEN, COMPARED, PRESETS, part_classes
 from tests.distributed.test_ddp import BAR, check_radius, of
 from tests.support.ranks import results
 
@@ -31,8 +30,7 @@ def test_some_shards_are_empty(found: dict[str, Any]) -> None:
     assert found["empty"] == {"smallest": 0}
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "base"), COMPARED)
 def test_shards_are_one_process(found: dict[str, Any], method: str, base: str) -> None:
     assert of(found, f"{method} {base} closure")["gap"] <= BAR[base]
 

@@ -78,13 +78,8 @@ def test_a_blow_in_a_pass_and_one_while_writing_change_no_bit(tmp_path: Path) ->
     assert_same_tree(end(tmp_path / "broken"), end(tmp_path / "unbroken"))
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param([], id="replicas"),
-        pytest.param(["--shards"], id="shards", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [[], ["--shards"]], ids=["replicas", "shards"])
 def test_the_death_of_one_rank_in_a_climb_changes_no_bit(tmp_path: Path, form: list[str]) -> None:
     run(tmp_path / "unbroken", *form, ranks=2)
     run(tmp_path / "broken", *form, "--die", "second pass:4", ranks=2, code=1)

@@ -110,15 +110,6 @@ def test_a_skipped_step_does_not_reach_the_base() -> None:
     assert fired == ["ours"]
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_zero_grad_clears_as_the_base_does(set_to_none: bool) -> None:
-    w = torch.ones(2, requires_grad=True)
-    opt = SAM(SGD([w], lr=0.1))
-    w.sum().backward()
-    opt.zero_grad(set_to_none=set_to_none)
-    assert w.grad is None if set_to_none else w.grad.tolist() == [0.0, 0.0]
-
-
 def test_groups_and_defaults_are_the_bases_own_objects() -> None:
     model = net()
     base = adamw(model.parameters())

@@ -148,49 +148,6 @@ def test_batchnorm_is_moved_by_the_first_pass_or_the_last_or_by_all(
 
 
 @each_method
-def test_batchnorm_that_nobody_looks_after_is_a_warning(make: Callable[..., Stepper]) -> None:
-    task = Digits(norm=True)
-    opt = make(task, model=None) if make is not sampa_on else SAMPa(SGD(task.model.parameters()))
-    with pytest.warns(UserWarning, match="pass model="):
-        opt.step(task.fresh())
-
-
-@each_method
-def test_step_without_closure_is_a_plain_step(make: Callable[..., Stepper]) -> None:
-    task = Digits()
-    opt = make(task)
-    train(task, opt, 2)
-    before = snapshot(task, opt)
-    base = copy.deepcopy(opt.base)
-    task.closure(5)()
-    for p, q in zip(task.model.parameters(), base.param_groups[0]["params"], strict=True):
-        q.grad = p.grad.clone()
-    cost = opt.cost
-    opt.step()
-    base.step()
-    theirs = torch.cat([q.detach().flatten() for q in base.param_groups[0]["params"]])
-    assert_same(flat(task.model), theirs)
-    assert opt.cost == cost + 1
-    after = snapshot(task, opt)
-    for name in [name for name in before if "vasso_" in name]:
-        assert_same(after[name], before[name])
-
-
-@each_method
-def test_unwrap_gives_the_base_back_clean(make: Callable[..., Stepper]) -> None:
-    task = Digits()
-    keys = set(SGD(task.model.parameters()).param_groups[0])
-    opt = make(task)
-    train(task, opt, 2)
-    base = opt.unwrap()
-    assert set(base.param_groups[0]) == keys
-    assert set(base.state[base.param_groups[0]["params"][0]]) == {"momentum_buffer"}
-    with pytest.raises(RuntimeError, match="has given its base back"):
-        opt.step(task.fresh())
-    make(task)
-
-
-@each_method
 def test_a_checkpoint_of_the_plain_base_and_of_other_parts(make: Callable[..., Stepper]) -> None:
     task, plain = Digits(), Digits()
     opt = make(task)
@@ -222,13 +179,3 @@ def test_weights_of_low_precision_come_home_too(make: Callable[..., Stepper]) ->
     assert_same(flat(model), before)
     assert opt.cost in (6, 9)
     assert all(p.grad.dtype == torch.bfloat16 for p in model.parameters())
-
-
-@each_method
-def test_a_closure_without_loss_or_gradient(make: Callable[..., Stepper]) -> None:
-    task = Digits()
-    opt = make(task)
-    with pytest.raises(TypeError, match="the closure returned None"):
-        opt.step(lambda: task.closure(0)() and None)
-    with pytest.raises(RuntimeError, match="left no gradient on any parameter"):
-        opt.step(lambda: (opt.zero_grad(), 0.0)[1])

@@ -16,18 +16,6 @@ from tests.faults import METHODS, assert_same_tree, batches, net, take_step
 from vasso import SAM, SharpnessAware, VaSSO
 
 
-@pytest.mark.parametrize("base", task.FOREIGN)
-@pytest.mark.parametrize("method", METHODS)
-def test_a_loaded_checkpoint_goes_on_bit_for_bit(method: str, base: str) -> None:
-    model, opt = task.built(method, base)
-    task.train(opt, model, range(3))
-    saved = task.through_a_file(task.all_of(model, opt))
-    task.train(opt, model, range(3, 6))
-    other, fresh = task.loaded(saved, method, base)
-    task.train(fresh, other, range(3, 6))
-    assert_same_tree(task.all_of(other, fresh), task.all_of(model, opt))
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_checkpoint_holds_state_slope_and_counters(method: str) -> None:
     model, opt = task.built(method, "AdamW")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,16 @@ def test_an_error_that_may_pass_is_tried_again_and_noted(
     assert noted["why"] == "RuntimeError: the network was away"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("command", ["train", "study"])
+FEW = {("train", signal.SIGTERM), ("study", signal.SIGHUP)}
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        pytest.param(*each, marks=[] if each in FEW else pytest.mark.slow)
+        for each in product(("train", "study"), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    ],
+)
 def test_signals_of_schedulers_write_a_checkpoint_and_say_so(
     tmp_path: Path, command: str, number: signal.Signals
 ) -> None:
@@ -164,6 +173,7 @@ def test_signals_of_schedulers_write_a_checkpoint_and_say_so(
 
 
 # -- several processes of a run ----------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_a_killed_process_of_a_run_costs_the_steps_since_its_checkpoint(tmp_path: Path) -> None:
     runs = grid(1, **SLOW, precision="64-true")

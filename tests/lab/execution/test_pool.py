@@ -93,13 +93,10 @@ def model(classes, channels, size, seed):
 """No BatchNorm, whose statistics are those of a process."""
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    "times", [1, pytest.param(3, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
-)
-def test_two_devices_do_what_one_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
+@pytest.mark.timeout(1800)
+def test_two_devices_do_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs of two processes side by side do what each does in one; no process is left."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "grid.toml").write_text(GRID)
@@ -108,7 +105,7 @@ def test_two_devices_do_what_one_does(
     runs, one = studies.load(str(tmp_path / "grid.toml")).at("cpu").runs, Store(tmp_path / "one")
     for run in runs:
         train(run, one, CPU)
-    for time in range(times):
+    for time in range(3):
         done = in_a_process(*words, f"two-{time}", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "4 of 4 runs" in done.stderr
