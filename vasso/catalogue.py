@@ -210,13 +210,13 @@ def row(
     paper: str,
     what: str,
     kind: Kind = "preset",
-    needs: Need | None = None,
+    needs: Need | tuple[Need, ...] = (),
     **facts: Any,
 ) -> Method:
     """One row of the table; theta applies to every preset that takes it."""
     made = build.func if isinstance(build, partial) else build
     theta = kind == "preset" and "theta" in inspect.signature(made).parameters
-    wanted = (needs,) if needs else ()
+    wanted = (needs,) if isinstance(needs, str) else needs
     return Method(kind, what, equation, paper, build, theta=theta, needs=wanted, **facts)
 
 
@@ -332,8 +332,8 @@ _LANGUAGE_MODELS: Rows = {
         "SAM in the metric in which the base steps.", needs="second moment", evidence="none"),
     "Functional-SAM, preconditioned": row(partial(p.FunctionalSAM, preconditioned=True),
         "epsilon = rho q d / sqrt(d.(q d)), u = J_z(w + epsilon)^T v", f"{_FUNCTIONAL}, ours",
-        "Functional-SAM in the metric in which the base steps.", needs="outputs",
-        evidence="none"),
+        "Functional-SAM in the metric in which the base steps.",
+        needs=("outputs", "second moment"), evidence="none"),
     "VaSSO+Functional-SAM": row(partial(p.FunctionalSAM, theta=0.4),
         "as Functional-SAM, d averaged", f"{_VASSO} (proposed), {_FUNCTIONAL}",
         "Functional-SAM along an averaged slope.", vectors="1", needs="outputs", evidence="none"),

@@ -15,7 +15,7 @@ user's training loop.
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +103,7 @@ class SharpnessAware(OptimizerWrapper):
     """
 
     parts: Parts
+    _options: ClassVar[type] = Options
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -77,6 +77,23 @@ def base(value: object, method: str = "VaSSO") -> None:
             f"{type(value).__name__} calls the closure itself, several times per step, and cannot "
             "be wrapped: use a base whose step() works without one (SGD, AdamW, ...)"
         )
+
+
+def arguments(
+    method: type, given: Sequence[object], settings: Iterable[str], options: Iterable[str]
+) -> None:
+    """Raises TypeError for settings without a name, and for names that a method does not take."""
+    if len(given) > 1:
+        raise TypeError(
+            f"{method.__name__} takes its base alone without a name, got {given[1]!r} too: name "
+            "each setting, such as rho=0.1"
+        )
+    takes = [*inspect.signature(method).parameters, *options]
+    for name in settings:
+        if name not in takes:
+            near = suggest(name, takes)
+            hint = f". Did you mean {near!r}?" if near else f": it takes {', '.join(options)}"
+            raise TypeError(f"{method.__name__} got an unexpected keyword argument {name!r}{hint}")
 
 
 def model(value: nn.Module | None, base: Optimizer) -> None:

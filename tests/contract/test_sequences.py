@@ -7,6 +7,7 @@ and VaSSO each step also equals the plain twins of `tests/reference`.
 """
 
 import copy
+import inspect
 import io
 import os
 import pickle
@@ -33,20 +34,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
 
-from tests.contract.training import PRESETS as ALL_PRESETS
+from tests.contract.training import OPTIMIZERS, STEPPERS
 from tests.reference import sam, vasso
 from tests.support import THOROUGH
-from vasso import Samples
+from vasso import FromGap, LossBudget, Outputs, Samples
 from vasso.engine.checkpoint import split
 from vasso.engine.groups import Groups
 from vasso.engine.perturbation import Perturbation
 from vasso.engine.wrapper import OptimizerWrapper
 from vasso.parts.directions import Ema
-
-WANTED = {"outputs", "head", "second moment"}
-"""What the samples and bases of a sequence do not have."""
-
-PRESETS = {name: row for name, row in ALL_PRESETS.items() if WANTED.isdisjoint(row.needs)}
 
 pytestmark = pytest.mark.thorough
 Way: TypeAlias = Literal["closure", "ascended", "ascended, body always run", "plain"]
@@ -62,6 +58,11 @@ BASES: dict[str, Callable[[Any], Optimizer]] = {
     "adamw": partial(AdamW, lr=1e-2, weight_decay=1e-1),
 }
 FREEZABLE = ["first.bias", "norm.weight", "last.weight"]
+BASE_OF_NEED = {"momentum": ("momentum",), "SGD": ("sgd", "momentum"), "second moment": ("adamw",)}
+RULES: dict[str, Callable[..., Any]] = {
+    "budget": lambda side, factor: LossBudget(0.05, most=0.3, factor=factor),
+    "gap": lambda side, factor: FromGap(side.held_out, total=20, start=0.2, factor=factor),
+}
 
 
 class MishapError(Exception):
@@ -76,9 +77,15 @@ class Net(nn.Module):
         self.first, self.norm, self.last = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
         self.scale, self.shift = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(2))
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.last(torch.tanh(self.norm(self.first(x)) * self.scale)) + self.shift
+    def body(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.norm(self.first(x)) * self.scale)
+
+    def head(self, a: Tensor) -> Tensor:
+        y: Tensor = self.last(a) + self.shift
         return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
 
 
 def rho_of_step(step: int, lr: float) -> float:
@@ -89,8 +96,11 @@ def rho_of_step(step: int, lr: float) -> float:
 class Side:
     """A model and its optimizer."""
 
-    def __init__(self, method: str, base: str, dtype: torch.dtype, **options: Any) -> None:
+    def __init__(
+        self, method: str, base: str, dtype: torch.dtype, rule: str, **options: Any
+    ) -> None:
         self.method, self.base, self.dtype, self.options = method, base, dtype, options
+        self.rule, self.needs = rule, OPTIMIZERS[method].needs
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.model = Net().to(dtype)
@@ -98,7 +108,7 @@ class Side:
         self.evaluated = 0.0
         self.zero_form: Literal["none", "zeros", "by hand", "memory"] = "none"
         self.fault: tuple[int, str] = (0, "")
-        self.passes = 0
+        self.passes = self.t = self.drawn = 0
 
     def names(self) -> list[list[str]]:
         """The parameters of each group."""
@@ -107,11 +117,16 @@ class Side:
 
     def build(self, groups: list[list[str]]) -> None:
         """An optimizer for the model, as a new process would make it."""
-        row, params = PRESETS[self.method], dict(self.model.named_parameters())
-        more = {"data": self} if "source" in row.needs else {}
+        row, params = OPTIMIZERS[self.method], dict(self.model.named_parameters())
+        given = {**row.example, **{name: 4 for name in row.example if name in ("m", "every")}}
+        if "source" in row.needs:
+            given |= {"source": self, "L": 3} if self.method in STEPPERS else {"data": self}
+        if "pairs" in row.needs:
+            given["pairs"] = [(params["first.weight"], params["last.weight"])]
+        given |= self.options
+        if self.rule:
+            given["rho"] = RULES[self.rule](self, given.get("rho", 1.0))
         base = BASES[self.base]([{"params": [params[name] for name in some]} for some in groups])
-        few = {name: 4 for name in row.example if name in ("m", "every")}
-        given = {**row.example, **few, **more, **self.options}
         self.opt = row.build(base, model=self.model, **given)
 
     def params(self) -> list[Tensor]:
@@ -127,8 +142,46 @@ class Side:
     def full(self) -> Samples:
         return self.samples(0, 40)
 
+    def fresh(self) -> Samples:
+        self.drawn += 1
+        return self.samples(self.t * BATCH + 7 * self.drawn, BATCH)
+
+    def held_out(self) -> Tensor:
+        return self.losses(*self.data(20, BATCH)).mean()
+
     def samples(self, first: int, size: int) -> Samples:
         return Samples(self.zero_grad, self.losses, *self.data(first, size))
+
+    def batch(self, t: int) -> Any:
+        """The batch of a step, in the form that the method wants."""
+        whole = self.samples(t * BATCH, BATCH)
+        if {"outputs", "head"}.isdisjoint(self.needs):
+            return whole
+        x, y = whole.tensors
+        at_head = "head" in self.needs
+
+        def outputs() -> Tensor:
+            self.evaluated += 1 / 3
+            z: Tensor = self.model.body(x) if at_head else self.model(x)
+            z.register_hook(self.count_backward)
+            return z if at_head else self.pass_of(z)
+
+        def loss_of(z: Tensor) -> Tensor:
+            loss = cross_entropy(self.model.head(z) if at_head else z, y)
+            return self.pass_of(loss) if at_head and torch.is_grad_enabled() else loss
+
+        return Outputs(self.zero_grad, outputs, loss_of, head=self.model.last)
+
+    def count_backward(self, gradient: Tensor) -> None:
+        self.evaluated += 2 / 3
+
+    def pass_of(self, value: Tensor) -> Tensor:
+        """Counts a pass over a value, which is where its fault happens."""
+        self.passes += 1
+        number, kind = self.fault
+        if self.passes == number and kind == "exception":
+            raise MishapError
+        return value * torch.nan if self.passes == number else value
 
     def zero_grad(self) -> None:
         if self.zero_form in ("none", "zeros"):
@@ -151,34 +204,34 @@ class Side:
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
         losses = cross_entropy(self.model(x), y, reduction="none")
         if torch.is_grad_enabled():
-            self.passes += 1
-            number, kind = self.fault
-            if self.passes == number and kind == "exception":
-                raise MishapError
-            if self.passes == number:
-                losses = losses * torch.nan
+            losses = self.pass_of(losses)
         self.evaluated += (1 if torch.is_grad_enabled() else 1 / 3) * len(x) / BATCH
         return losses
 
     def step(self, t: int, way: Way, fault: tuple[int, str] = (0, "")) -> None:
         """One step; the fault is the number of a pass and what happens in it."""
-        self.passes, self.fault = 0, fault
-        batch = self.samples(t * BATCH, BATCH)
+        self.t, self.drawn, self.passes, self.fault = t, 0, 0, fault
+        batch = self.batch(t)
+        if "pairs" in self.needs and way != "closure" and not fault[0]:
+            way = "plain"  # its loop is that of the base
         try:
             if way == "closure" or (way != "plain" and self.closure_only()):
                 other = {}
-                if "other batch" in PRESETS[self.method].needs:
+                if "other batch" in self.needs:
                     half = self.method == "SAM-db-m/2"
                     other["ascent_closure"] = self.samples(t * BATCH + 20, BATCH // (1 + half))
                 self.opt.step(batch, **other)
                 return
-            if way == "plain" or self.opt.wants_clean:
-                batch()
+            loss = batch() if way == "plain" or self.opt.wants_clean else None
             if way != "plain":
+                above = loss
                 with self.opt.ascended() as up:
                     if up or (way != "ascended" and "batchnorm" not in self.options):
-                        self.losses(*batch.tensors).mean().backward()
+                        above = self.losses(*batch.tensors).mean()
+                        above.backward()
             self.opt.step()
+            if way != "plain" and self.rule == "gap" and loss is not None:
+                self.opt.note_losses(loss, above)
         except MishapError:
             pass
         finally:
@@ -194,21 +247,27 @@ class Side:
 
     def accumulate(self, t: int) -> None:
         """A step of two micro-batches, each of which counts as half of a batch."""
-        before = self.evaluated
+        before, losses = self.evaluated, []
         self.opt.zero_grad()
         for part in range(2):
             batch = self.samples((t + part) * BATCH, BATCH)
             if self.opt.wants_clean:
-                self.losses(*batch.tensors).mean().backward()
+                losses += [self.losses(*batch.tensors).mean()]
+                losses[-1].backward()
             with self.opt.ascended(accumulate=True) as up:
                 if up:
-                    self.losses(*batch.tensors).mean().backward()
-        self.opt.step()
+                    above = self.losses(*batch.tensors).mean()
+                    above.backward()
         self.evaluated = before + (self.evaluated - before) / 2
+        self.opt.step()
+        if self.rule == "gap" and losses:
+            self.opt.note_losses(losses[-1], above if up else losses[-1])
 
     def closure_only(self) -> bool:
-        return self.opt.needs_own_passes is not None or (
-            "other batch" in PRESETS[self.method].needs
+        return (
+            self.method in STEPPERS
+            or self.opt.needs_own_passes is not None
+            or "other batch" in self.needs
         )
 
     # -- what must not matter
@@ -248,12 +307,13 @@ class Sequences(RuleBasedStateMachine):
     @initialize(
         like_twin=st.booleans(),
         twin=st.sampled_from(TWINS),
-        method=st.sampled_from(sorted(PRESETS)),
+        method=st.sampled_from(sorted(OPTIMIZERS)),
         base=st.sampled_from(sorted(BASES)),
         dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
         groups=st.integers(1, 3),
         scheduled=st.booleans(),
         options=st.sampled_from([{}, {}, {"clip_norm": 0.1}, {"batchnorm": "both"}]),
+        rule=st.sampled_from(["", "", "budget", "gap"]),
         memory=st.booleans(),
     )
     def start(
@@ -266,19 +326,30 @@ class Sequences(RuleBasedStateMachine):
         groups: int,
         scheduled: bool,
         options: dict[str, Any],
+        rule: str,
         memory: bool,
     ) -> None:
         """Every other sequence is one that the reference follows."""
         Sequences.begun += 1
         if like_twin:
-            method, dtype, options = twin, torch.float64, {}
-        if "momentum" in PRESETS[method].needs and base == "sgd":
-            base = "momentum"
+            method, dtype, options, rule = twin, torch.float64, {}, ""
+        for need in OPTIMIZERS[method].needs:
+            allowed = BASE_OF_NEED.get(need, (base,))
+            base = base if base in allowed else allowed[-1]
+        rho = inspect.signature(OPTIMIZERS[method].build).parameters.get("rho")
+        scheduled = scheduled and rho is not None
+        if rho is None or rho.annotation != "Rho" or "other batch" in OPTIMIZERS[method].needs:
+            rule = ""
         options = options | ({"rho": rho_of_step} if scheduled else {})
         names = [n for n, _ in Net().named_parameters() if n not in ("scale", "shift")]
-        self.sides = [Side(method, base, dtype, **options) for _ in range(2)]
+        rows = [names[i::groups] for i in range(groups)]
+        self.sides = [Side(method, base, dtype, rule, **options) for _ in range(2)]
         for side in self.sides:
-            side.build([names[i::groups] for i in range(groups)])
+            try:
+                side.build(rows)
+            except ValueError:  # some parts do not go with a rule
+                side.rule = ""
+                side.build(rows)
         self.one, self.other = self.sides
         if memory:
             self.one.use_memory()
@@ -314,7 +385,7 @@ class Sequences(RuleBasedStateMachine):
         self.abandoned = False
         places = [p.data_ptr() for p in self.one.params()]
         twin = self.one.method in TWINS and self.one.dtype == torch.float64
-        twin = twin and "clip_norm" not in self.one.options
+        twin = twin and "clip_norm" not in self.one.options and not self.one.rule
         expected = self.expected(way, fault[0]) if twin else None
         self.one.step(self.t, way, fault)
         self.other.step(self.t, "plain" if way == "plain" else "closure", (fault[0], "nan"))
@@ -355,7 +426,7 @@ class Sequences(RuleBasedStateMachine):
     def save_and_load(self) -> None:
         self.one.through_a_file()
 
-    @precondition(lambda self: "source" not in PRESETS[self.one.method].needs)
+    @precondition(lambda self: "source" not in self.one.needs and self.one.rule != "gap")
     @rule(way=st.sampled_from([copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))]))
     def copy(self, way: Callable[[Any], Any]) -> None:
         self.one.copied(way)
@@ -376,7 +447,8 @@ class Sequences(RuleBasedStateMachine):
     )
     def set(self, data: st.DataObject, name: str, value: float) -> None:
         row = data.draw(st.integers(0, len(self.one.opt.param_groups) - 1))
-        if name == "theta" and (value == 0 or name not in self.one.opt.param_groups[0]):
+        settings = {s.name for s in self.one.opt.settings}
+        if name not in settings or (name == "theta" and value == 0):
             return
         for side in self.sides:
             side.opt.param_groups[row][name] = value
@@ -388,6 +460,8 @@ class Sequences(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(FREEZABLE), free=st.booleans())
     def freeze(self, name: str, free: bool) -> None:
+        if name == "last.weight" and "head" in self.one.needs:
+            return
         for side in self.sides:
             p = side.model.get_parameter(name)
             p.requires_grad_(free)
@@ -412,6 +486,7 @@ class Sequences(RuleBasedStateMachine):
             side.forget_memory()
 
     @precondition(lambda self: len(self.one.opt.param_groups) > 2)
+    @precondition(lambda self: {"head", "pairs"}.isdisjoint(self.one.needs))
     @rule()
     def delete_group(self) -> None:
         for side in self.sides:
@@ -510,6 +585,7 @@ def run_sequences(number: int, length: int, shrink: bool = True) -> None:
     run_state_machine_as_test(Sequences, settings=given)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.timeout(3600)
 def test_any_sequence_keeps_the_promises() -> None:
     run_sequences(2000 if THOROUGH else 100, 20 if THOROUGH else 15)
 

@@ -68,7 +68,7 @@ class CatalogueRun:
         if rest is not None:
             groups = [{"params": weights}, {"params": others, **rest}]
         make = base or (lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9))
-        if "second moment" in self.method.needs or "preconditioned" in name:
+        if "second moment" in self.method.needs:
             make = base or (lambda params: torch.optim.AdamW(params, lr=0.01))
         settings = {**self.method.example, **settings}
         if "source" in self.method.needs:

@@ -37,6 +37,7 @@ from vasso import (
     SSSAM,
     FromGap,
     LossBudget,
+    ReusedSAM,
     SubSampledSAM,
     VaSSO,
     schedules,
@@ -271,6 +272,25 @@ def test_a_loop_that_notes_its_losses_is_a_closure() -> None:
         other.note_losses(loss, above)
     assert_same(flat(a.params()), flat(b.params()))
     assert one.last.radius == other.last.radius
+
+
+def test_a_loop_owes_no_losses_of_steps_without_a_gradient_at_w() -> None:
+    a, b = mlp(), mlp()
+    one, other = (
+        ReusedSAM(SGD(x.params(), lr=0.05), rho=FromGap(held_out(x), total=40)) for x in (a, b)
+    )
+    for t in range(9):
+        take_step(one, partial(a.loss, t))
+        other.zero_grad()
+        if wanted := other.wants_clean:
+            (loss := b.loss(t)).backward()
+        with other.ascended():
+            (above := b.loss(t)).backward()
+        other.step()
+        if wanted:
+            other.note_losses(loss, above)
+    assert_same(flat(a.params()), flat(b.params()))
+    assert one.skipped == other.skipped == 0
 
 
 def test_a_loop_that_does_not_is_an_error() -> None:

@@ -266,3 +266,12 @@ def test_what_is_no_pair_is_refused_by_name() -> None:
         BAR(SGD([A, B], lr=0.1), pairs=[(B, A)])
     with pytest.raises(ValueError, match="B of 'pair 0' is not among the parameters of the base"):
         BAR(SGD([A], lr=0.1), pairs=[(A, B)])
+
+
+def test_a_pair_that_has_lost_a_factor_is_refused_by_name() -> None:
+    A, B = torch.ones(2, 4, requires_grad=True), torch.ones(3, 2, requires_grad=True)
+    opt = BAR(SGD([{"params": [A]}, {"params": [B]}], lr=0.1), pairs=[(A, B)])
+    del opt.param_groups[0]
+    (B @ A).sum().backward()
+    with pytest.raises(ValueError, match="A of 'pair 0' is not among the parameters of the base"):
+        opt.step()

@@ -18,7 +18,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Any, Literal, NoReturn, Self, TypedDict
+from typing import Any, ClassVar, Literal, NoReturn, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -93,11 +93,14 @@ class OptimizerWrapper(Optimizer):
     """
 
     first_step = second_step = _FromSamPy()
+    _options: ClassVar[type] = CommonOptions
 
     def __new__(cls, *given: Any, **settings: Any) -> Self:
         """Checks the base first: `SAM(model.parameters(), SGD, lr=0.1)` fails by its cause."""
         if given and "base" in inspect.signature(cls.__init__).parameters:
             validation.base(given[0], cls.__name__)
+        if cls.__module__.startswith("vasso."):
+            validation.arguments(cls, given, settings, cls._options.__annotations__)
         return super().__new__(cls)
 
     def __init__(

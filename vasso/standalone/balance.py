@@ -127,14 +127,15 @@ class BAR(Stepper):
             for group, row in zip(self.param_groups, rows, strict=True)
             for p in group["params"]
         }
-        strengths = [settings[x.A] for x in self.pairs]
-        for x, by in zip(self.pairs, strengths, strict=True):
+        pairs = of_base(self.pairs, self.base)
+        strengths = [settings[x.A] for x in pairs]
+        for x, by in zip(pairs, strengths, strict=True):
             if by >= 1:
                 raise ValueError(
                     f"alpha lr must be below 1, or a factor changes its sign; it is {by:g} for "
                     f"{x.name!r}: lower alpha"
                 )
-        for i, (x, by) in enumerate(zip(self.pairs, strengths, strict=True)):
+        for i, (x, by) in enumerate(zip(pairs, strengths, strict=True)):
             if by and x.A.grad is not None and x.B.grad is not None:
                 for j, (p, sign) in enumerate(zip((x.A, x.B), self.balance.signs(x), strict=True)):
                     _scale(p, sign, by, seed=mix_seed(self._groups.step, i, j))

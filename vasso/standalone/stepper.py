@@ -44,12 +44,6 @@ class Stepper(OptimizerWrapper):
         parts: tuple[Part, ...],
         **options: Unpack[CommonOptions],
     ) -> None:
-        known = CommonOptions.__annotations__
-        for name in options.keys() - known.keys():  # the wrapper also takes restore and sync
-            raise TypeError(
-                f"{type(self).__name__} got an unexpected keyword argument {name!r}; besides its "
-                f"settings it takes {', '.join(known)}"
-            )
         super().__init__(base, rho, parts, **options)
 
     @not_traced

@@ -94,6 +94,7 @@ TRAIN = [
     ("--size 999999", "size must be 1 to 8 pixels, the side of images of digits"),
     ("--size 16", "got 16: they are made smaller, not larger"),
     ("--crop 50", "crop must be below 8, the side of the images, got 50"),
+    ("--resized-crop 6", "resized_crop must be at least 8, the side of the images, got 6"),
     ("--cutout 50", "cutout must be at most 8, the side of the images, got 50"),
     ("--warm-up 9999 --epochs 2", "warm_up must be below the 20 steps of the run, got 9999"),
     ("--data broken:data", "the module broken cannot be imported (ZeroDivisionError"),

@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 from tests.lab.calls import called
 from tests.lab.runs import train_to
 from tests.support import THOROUGH
+from vasso.lab.cli.errors import FAILED
 from vasso.lab.execution import pool
 from vasso.lab.execution.job import Answer, Job, train_run
 from vasso.lab.store.json import table_in
 from vasso.lab.store.run_directory import RunDirectory, StoreError
-from vasso.lab.store.store import Store
+from vasso.lab.store.store import CHANGES, LINES, Store
 from vasso.lab.studies import study as studies
 from vasso.lab.studies.measurement_settings import Spread
 from vasso.lab.studies.measurements import measure_spread
@@ -331,6 +332,25 @@ def test_what_only_reads_a_store_does_not_write_its_format(
     world: World, known: Any, command: str
 ) -> None:
     check(world, known, command, "store.json", "gone", 0.0, 0)
+
+
+@pytest.mark.parametrize("name", ["store.json", CHANGES, LINES])
+@pytest.mark.parametrize("kind", ["flipped", "directory", *UNREADABLE])
+def test_a_damaged_file_of_the_whole_store_hides_no_run(
+    world: World, known: Any, name: str, kind: str
+) -> None:
+    whole = known("report", "")[0]
+    path = world.copied() / name
+    if not path.exists():
+        path.write_bytes(b"{}\n")
+    harm(kind, path, 0.5, 64)
+    with unreadable(path, UNREADABLE[kind]) if kind in UNREADABLE else nullcontext():
+        end = outcome_of(world, "report")
+    assert end.code == FAILED
+    assert f"could not be read: {name}" in end.said
+    shown = _report(world, "")
+    assert shown["runs"] == whole["runs"]
+    assert shown["studies"] == whole["studies"]
 
 
 def test_a_damaged_measurement_is_told_and_the_exit_code_says_so(world: World) -> None:

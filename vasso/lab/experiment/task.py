@@ -163,9 +163,14 @@ class Task:
         names = (field.name for field in fields(Augmentation))
         return Augmentation(**{name: getattr(self, name) for name in names})
 
-    def check_image_size(self, side: int) -> None:
-        """Raise ValueError if crop or cutout leaves nothing to see of images of this side."""
+    def check_image_size(self, side: int, *, in_files: bool = False) -> None:
+        """Raise ValueError if crops and cutout do not fit images of this side, in memory or not."""
         shown = self.resized_crop or side
+        if shown < side and not in_files:
+            raise ValueError(
+                f"resized_crop must be at least {side}, the side of the images, got {shown}: "
+                f"load them smaller by size={shown}, which averages over areas"
+            )
         if self.crop >= side:
             raise ValueError(
                 f"crop must be below {side}, the side of the images, got {self.crop}: it pads by "

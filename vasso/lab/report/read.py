@@ -31,7 +31,14 @@ from typing import Any, TypeAlias
 from vasso.lab.experiment.run import Run
 from vasso.lab.schema import printable
 from vasso.lab.store.json import parsed, table_in, table_of
-from vasso.lab.store.run_directory import FORMAT, Lines, RunDirectory, StoreError, missing_entry
+from vasso.lab.store.run_directory import (
+    FORMAT,
+    DamagedError,
+    Lines,
+    RunDirectory,
+    StoreError,
+    missing_entry,
+)
 from vasso.lab.store.store import CHANGES, LINES, Store
 
 DIGITS = 6
@@ -170,16 +177,18 @@ def read_store(root: str | Path) -> Contents:
     if not root.is_dir():
         what = "is a file" if root.exists() else "is not there"
         raise StoreError(f"{root} {what}: name the directory that `vasso study` wrote into")
-    if (root / "store.json").exists():
-        Store(root, writes=False)  # checks the format
     runs: dict[str, TrainedRun] = {}
     errors: list[ReadError] = []
+    if (root / "store.json").exists():
+        try:
+            Store(root, writes=False)  # checks the format
+        except DamagedError as error:
+            errors.append(ReadError("store.json", _relative(error, root)))
     for where, load in _entries(root):
         try:
             trained, further = load(where)
         except Exception as error:  # whatever it is, it is of this run alone
-            why = _describe(error).replace(f"{root.absolute()}/", "").replace(f"{root}/", "")
-            errors.append(ReadError(printable(where), printable(why)))
+            errors.append(ReadError(printable(where), _relative(error, root)))
             continue
         errors += further
         known = runs.get(trained.run.id)
@@ -199,7 +208,12 @@ def read_store(root: str | Path) -> Contents:
 def _changes(root: Path) -> Iterator[Mapping[str, Any] | ReadError]:
     """The studies that were trained here with other settings."""
     path = root / CHANGES
-    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
+    try:
+        lines = path.read_bytes().splitlines() if path.exists() else []
+    except OSError as error:
+        yield ReadError(CHANGES, f"not readable ({error.strerror})")
+        return
+    for number, line in enumerate(lines, 1):
         table = table_of(line) or {}
         if table.keys() >= {"study", "scale", "set"} and isinstance(table["set"], list):
             yield table
@@ -220,7 +234,12 @@ def _entries(root: Path) -> Iterator[tuple[str, Callable[[str], Loaded]]]:
         if not path.is_file():
             yield where, partial(_refuse, "not a regular file")
             continue
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError as error:
+            yield where, partial(_refuse, f"not readable ({error.strerror})")
+            continue
+        for number, line in enumerate(lines, 1):
             if line.strip():
                 yield f"{where}, line {number}", partial(_from_line, line)
 
@@ -399,6 +418,12 @@ def noise_in_epochs(epochs: Iterable[Mapping[str, Any]]) -> dict[str, Measuremen
     noted = [epoch for epoch in epochs if isinstance(epoch.get("snr"), Mapping)]
     rows = tuple({"epoch": epoch["epoch"] - 1, **epoch["snr"]} for epoch in noted)
     return {"noise": Measurement({}, rows)} if rows else {}
+
+
+def _relative(error: Exception, root: Path) -> str:
+    """What is wrong, with paths as they are in the store."""
+    why = _describe(error).replace(f"{root.absolute()}/", "").replace(f"{root}/", "")
+    return printable(why)
 
 
 def _describe(error: Exception) -> str:

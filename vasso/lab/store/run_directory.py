@@ -258,13 +258,13 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     try:
         return table_in(path)
     except ValueError as error:
-        raise StoreError(f"{path} is {error}" + (f". {remedy}" if remedy else "")) from None
+        raise DamagedError(f"{path} is {error}" + (f". {remedy}" if remedy else "")) from None
 
 
 def check_is_known(version: Any, what: str) -> None:
     """Raises if a newer version of this package wrote `what`."""
     if not isinstance(version, int):
-        raise StoreError(f"{what} is damaged: its format is {version!r}, not a number")
+        raise DamagedError(f"{what} is damaged: its format is {version!r}, not a number")
     if version > FORMAT:
         raise StoreError(
             f"{what} has format {version!r}, of a newer version; this version of vasso reads "

@@ -41,7 +41,8 @@ class ImageWorkload:
 
     def __init__(self, task: Task, data: Images | ImageFolder, seed: int, workers: int = 0) -> None:
         self.task, self.seed, self.workers = task, seed, workers
-        task.check_image_size(data.train_x.shape[2] if isinstance(data, Images) else data.size)
+        side = data.train_x.shape[2] if isinstance(data, Images) else data.size
+        task.check_image_size(side, in_files=isinstance(data, ImageFolder))
         self.split = split_images(task, data, seed)
         self.wrong_share = self.split.wrong_share
         self.data_digest = data.digest

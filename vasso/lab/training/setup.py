@@ -71,7 +71,8 @@ def prepare_data(tasks: Iterable[Task], root: Path | None) -> None:
     tasks = list(tasks)
     for task in tasks:
         if task.data in DATASETS:
-            task.check_image_size(task.size or side_of(task.data))
+            side, in_files = task.size or side_of(task.data), _in_files(task.data, task.size)
+            task.check_image_size(side, in_files=in_files)
     distinct = {(task.data, task.size, task.pieces, task.model, task.loss): task for task in tasks}
     for task in distinct.values():
         for name in (task.data, task.model, task.loss):
@@ -100,9 +101,13 @@ def load_data(task: Task, seed: int, root: Path | None = None) -> Images | Image
 @lru_cache(maxsize=2)
 def cached_images(name: str, root: Path | None, size: int | None) -> Images | ImageFolder:
     """A data set of images, in memory unless it is too large."""
-    if name in ON_DISK and size is None:
+    if _in_files(name, size):
         return open_folder(name, root=root)
     return load(name, root=root, size=size)
+
+
+def _in_files(name: str, size: int | None) -> bool:
+    return name in ON_DISK and size is None
 
 
 @lru_cache(maxsize=2)
