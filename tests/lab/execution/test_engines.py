@@ -111,6 +111,18 @@ def test_a_run_that_is_lost_three_times_is_reported_and_the_others_go_on(tmp_pat
     assert engine.closed
 
 
+def test_a_worker_that_is_stopped_while_it_starts_has_not_failed(tmp_path: Path) -> None:
+    pool, run = WorkerPool(1), grid(1)[0]
+    pool.submit(Job(run.as_table(), tmp_path, RunOptions()))
+    pool.interval = 0.0
+    pool.answers()
+    pool.stop()
+    pool.interval = 60.0
+    ((run_id, (kind, why)),) = pool.answers()
+    pool.close()
+    assert (run_id, kind) == (run.id, "stopped"), why
+
+
 def test_an_error_that_may_pass_is_tried_again_and_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ class WorkerPool:
         self.ended: list[tuple[str, Answer]] = []
         self.workers: list[Worker] = []
         self.leaving: list[Worker] = []
+        self.stopping = False
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload(PRELOADED)
 
@@ -74,6 +75,7 @@ class WorkerPool:
         return found
 
     def stop(self) -> None:
+        self.stopping = True
         self.ended += [(job.run.id, ("stopped", "not begun")) for job in self.waiting]
         self.waiting.clear()
         for worker in self.workers:
@@ -127,7 +129,8 @@ class WorkerPool:
             self.workers.remove(worker)
             code = worker.process.exitcode
             why = f"its process ended with code {code} (killed? memory?)"
-            self.ended.append((run_id, ("lost", why)))
+            early = self.stopping and code == -signal.SIGTERM  # before it could handle the signal
+            self.ended.append((run_id, ("stopped", "not begun") if early else ("lost", why)))
 
 
 def gpus_of_workers(each: int, accelerator: str) -> list[tuple[str, ...]]:
