@@ -23,12 +23,12 @@ from torch._compile import _disable_dynamo as not_traced  # imports dynamo only 
 from torch.optim import Optimizer
 
 from vasso import validation
-from vasso.engine import hosts
 from vasso.engine.accumulation import Mean
 from vasso.engine.batchnorm import Mode
 from vasso.engine.compatibility import Parts
 from vasso.engine.distributed import Sync
 from vasso.engine.groups import COST
+from vasso.engine.notices import check_closure
 from vasso.engine.passes import NonFiniteError, clear, cost_of, put_back, set_aside
 from vasso.engine.perturbation import Perturbation, Restore
 from vasso.engine.wrapper import CommonOptions, OptimizerWrapper
@@ -457,7 +457,7 @@ class SharpnessAware(OptimizerWrapper):
         if closure is None or self._is_over(closure):
             validation.scaler_with_closure(scaler)
             return self._step_without_closure()
-        hosts.check_closure(closure)
+        check_closure(closure)
         self._start(scaler)
         self._accumulation.end()
         shares = self._shares(closure, ascent_closure)

@@ -71,7 +71,7 @@ def test_a_terminal_that_knows_ascii_alone_gets_escapes(store: Path) -> None:
     assert "\\u03c1" in done.stdout
 
 
-@pytest.mark.parametrize("module", ["vasso.lab", "vasso.lab.cli", "vasso.lab.cli.main"])
+@pytest.mark.parametrize("module", ["vasso.lab", "vasso.lab.cli.main"])
 def test_every_module_that_looks_like_the_command_is_the_command(module: str) -> None:
     done = in_a_shell(f"{sys.executable} -m {module} trian")
     assert done.returncode == USAGE_ERROR
