@@ -45,7 +45,8 @@ test-core: $(READY)  ## the optimizer and the diagnostics alone: no hosts, no ra
 	$(PYTEST) $(TWO) -m "not slow" $(CORE)
 
 test-slow: $(READY)  ## what takes minutes, and all cases of which `test` takes a selection
-	VASSO_THOROUGH=1 $(PYTEST) -m "slow or thorough"
+	VASSO_THOROUGH=1 $(PYTEST) $(TWO) -m "(slow or thorough) and not ranks"
+	VASSO_THOROUGH=1 $(PYTEST) -m "(slow or thorough) and ranks"
 
 explore: $(READY)  ## two thousand random sequences of calls that no run has tried before
 	VASSO_THOROUGH=1 VASSO_EXPLORE=1 $(PYTEST) tests/contract/test_sequences.py -k any_sequence

@@ -23,6 +23,14 @@ OURS = [
 OTHERS = ["usual VaSSO", "usual SAM", "pytorch_optimizer SAM", "pytorch_optimizer SAM foreach"]
 
 
+def shown(name: str, file: Path) -> str:
+    """What a benchmark prints of a stored result."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        script = runpy.run_path(str(BENCHMARKS / f"{name}.py"))
+    return script["show"](json.loads(file.read_text()))
+
+
 def printed(name: str, *words: object) -> str:
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -41,6 +49,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(file.read_text())
 
 
+@pytest.mark.slow
 def test_a_result_says_when_where_and_with_what_it_was_measured(result: Any) -> None:
     assert result["hardware"]["threads"] == 1
     assert {"cpu", "cores", "system"} <= result["hardware"].keys()
@@ -48,6 +57,7 @@ def test_a_result_says_when_where_and_with_what_it_was_measured(result: Any) -> 
     assert {"date", "commit", "package_changed_since", "settings"} <= result.keys()
 
 
+@pytest.mark.slow
 def test_every_method_is_timed_equally_often_and_in_units(result: Any) -> None:
     tiny, settings = result["shapes"]["tiny"], result["settings"]
     floors = ["floor recompute", "floor copy"]
@@ -57,6 +67,7 @@ def test_every_method_is_timed_equally_often_and_in_units(result: Any) -> None:
     assert samples == {settings["rounds"] * settings["steps"]}
 
 
+@pytest.mark.slow
 def test_the_units_are_the_time_beyond_the_base_over_the_time_of_a_unit(result: Any) -> None:
     tiny = result["shapes"]["tiny"]
     least = {label: min(times) for label, times in tiny["milliseconds"].items()}
@@ -64,6 +75,7 @@ def test_the_units_are_the_time_beyond_the_base_over_the_time_of_a_unit(result: 
     assert tiny["units"]["VaSSO copy skip"]["min"] == round(expected, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", OURS)
 def test_a_step_needs_one_vector_and_a_copy_of_the_weights(result: Any, label: str) -> None:
     """VaSSO keeps its slope, "copy" the weights; SAM's "recompute" keeps the first gradient."""
@@ -72,21 +84,25 @@ def test_a_step_needs_one_vector_and_a_copy_of_the_weights(result: Any, label: s
     assert result["shapes"]["tiny"]["memory"][label] == pytest.approx(vectors, abs=0.01)
 
 
+@pytest.mark.slow
 def test_what_memory_is_compared_with_is_weights_momentum_and_one_gradient(result: Any) -> None:
     assert result["shapes"]["tiny"]["memory"]["base alone"] == pytest.approx(3, abs=0.01)
 
 
+@pytest.mark.slow
 def test_memory_sees_what_the_usual_scheme_keeps_and_its_temporaries(result: Any) -> None:
     """Slope and epsilon, and the next epsilon of the largest tensor: 0.21 of the network."""
     assert result["shapes"]["tiny"]["memory"]["usual VaSSO"] == pytest.approx(2.21, abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_count_sees_a_loop_over_tensors(result: Any) -> None:
     """Per tensor: mul_, add_, norm, *, add_, sub_."""
     counts = result["operations"]["usual VaSSO"]
     assert counts["100"] - counts["10"] == 90 * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", OURS + OTHERS)
 def test_what_is_compared_does_the_same(result: Any, label: str) -> None:
     """Up to rounding: 1 would be the difference between climbing and not climbing."""
@@ -115,7 +131,7 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_result(name: str, coun
     readme = (BENCHMARKS / "README.md").read_text()
     assert stored(name)
     for file in stored(name):
-        parts = printed(name, "--show", file).split("\n\n")
+        parts = shown(name, file).split("\n\n")
         tables = [part for part in parts if part.startswith("|")]
         assert len(tables) == count
         assert all(table in readme for table in tables)
@@ -153,6 +169,7 @@ def test_the_stored_steps_say_what_leaving_out_gradients_saves(file: Path) -> No
         assert found["SAM-ON"] < 0.95 * found["SAM"]
 
 
+@pytest.mark.slow
 def test_every_method_of_a_whole_step_is_timed_beside_the_base(tmp_path: Path) -> None:
     shown = printed("step", "--quick", "--json", tmp_path / "out.json")
     tasks = json.loads((tmp_path / "out.json").read_text())["tasks"]

@@ -306,7 +306,8 @@ def test_torchrun_starts_no_study(devices: int, monkeypatch: pytest.MonkeyPatch)
 
 
 # -- Ray ---------------------------------------------------------------------------------------
-@pytest.mark.slow  # beside other tests a cancelled task may end before it is cancelled
+@pytest.mark.slow
+@pytest.mark.ranks  # beside other tests a cancelled task may end before it is cancelled
 def test_runs_on_ray_are_the_serial_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight runs; a worker is killed, a task cancelled; nothing is left behind."""
     need_package("ray", "VASSO_REQUIRE_RAY")

@@ -59,6 +59,7 @@ INDEX: dict[str, int] = {}
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 @pytest.mark.timeout(900)
 def test_an_array_of_runs_is_the_serial_ones(cluster: None, tmp_path: Path) -> None:
     """One job is requeued in mid-run, one gets the signal before its time limit, one is killed."""
@@ -85,6 +86,7 @@ def test_an_array_of_runs_is_the_serial_ones(cluster: None, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.ranks
 @pytest.mark.timeout(900)
 def test_a_run_longer_than_its_time_limit_comes_back_until_it_is_done(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
