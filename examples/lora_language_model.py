@@ -1,4 +1,4 @@
-"""A causal language model with peft's LoRA, six ways side by side. Seconds on a CPU.
+"""A causal language model with peft's LoRA, eight ways side by side. Seconds on a CPU.
 
 The model is tiny and random. For a real one: `python lora_language_model.py --model NAME`, the name
 of a model on the hub.
@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from vasso import BAR, SAM, PreconditionedSAM, VaSSO
+from vasso import BAR, SAM, BiLoRA, FlatLoRA, PreconditionedSAM, VaSSO
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", help="a causal language model on the hub; none: tiny and random")
@@ -41,7 +41,7 @@ def adapted():
     return get_peft_model(model, lora)
 
 
-# one gradient a step: none of them needs a closure
+# one gradient a step; none of them but Flat-LoRA needs a closure
 def bar(base, model, by):
     return BAR(base, alpha=1.0, by=by, model=model)
 
@@ -50,6 +50,8 @@ ways = {
     "LoRA": lambda base, model: base,
     "LoRA, nBAR": partial(bar, by="gradients"),
     "LoRA, oBAR": partial(bar, by="weights"),
+    "LoRA, Bi-LoRA": lambda base, model: BiLoRA(base, rho=0.05, model=model),
+    "LoRA, Flat-LoRA": lambda base, model: FlatLoRA(base, total=chosen.steps, model=model),
     # two gradients a step, on the adapters alone: the optimizer has no other weights
     "LoRA, SAM": lambda base, model: SAM(base, rho=0.05, model=model),
     "LoRA, VaSSO": lambda base, model: VaSSO(base, rho=0.05, theta=0.4, model=model),

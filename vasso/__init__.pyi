@@ -108,7 +108,9 @@ from vasso.records import StepSummary as StepSummary
 
 # methods with a step of their own
 from vasso.standalone import BAR as BAR
+from vasso.standalone import BiLoRA as BiLoRA
 from vasso.standalone import EntropySGD as EntropySGD
+from vasso.standalone import FlatLoRA as FlatLoRA
 from vasso.standalone import SAMPa as SAMPa
 
 __version__: str

@@ -19,7 +19,7 @@ from vasso._names import suggest
 from vasso.losses import MESA, SAF
 from vasso.parts.plans import FORWARD
 from vasso.parts.policies import RefreshAdaptive, RefreshEveryK, RefreshRandomly
-from vasso.standalone import BAR, EntropySGD, SAMPa
+from vasso.standalone import BAR, BiLoRA, EntropySGD, FlatLoRA, SAMPa
 
 Kind = Literal["preset", "stepper", "loss", "averager"]
 Need = Literal[
@@ -29,6 +29,7 @@ Need = Literal[
     "SGD",
     "other batch",
     "pairs",
+    "adapters",
     "outputs",
     "head",
     "second moment",
@@ -120,7 +121,7 @@ class Method:
                 words.append(x.name)
             elif x.kind is x.KEYWORD_ONLY and (x.default is x.empty or x.name in self.needs):
                 words.append(f"{x.name}={self.example.get(x.name, x.name)}")
-        words += ["model=model"] if "model" in self.needs else []
+        words += ["model=model"] if {"model", "adapters"} & {*self.needs} else []
         words += [f"{key}={value!r}" for key, value in chosen.keywords.items()]
         return f"{chosen.func.__name__}({', '.join(words)})"
 
@@ -176,6 +177,7 @@ _REUSE = "lk-eg, Computationally-Efficient-SAM (code)"
 _SPARSE = "Mi et al., NeurIPS 2022"
 _FUNCTIONAL = "Singh et al., ICML 2025 (second-hand)"
 _BAR = "Li, Zhang, He, NeurIPS 2024"
+_BI_LORA = "Liu, Li, Huang, Yang, Huang, ICLR 2026"
 _STABLE = "Tan, Zhang, Liu, Wang, Hao, JMLR 2025"
 _WSAM = "Yue, Jiang, Ye, Gao, Liu, Zhang, KDD 2023"
 _BEHIND = "Mordido, Malviya, Baratin, Chandar, ICML 2024"
@@ -352,6 +354,16 @@ _FINE_TUNING: Rows = {
         "A, B *= 1 -+ alpha lr, - for the larger of ||A||, ||B||", _BAR,
         "Balances the factors of each LoRA pair: the larger one shrinks.",
         kind="stepper", price="1", cost=_one_pass, needs="pairs", alone={"alpha": 0.0}),
+    "Bi-LoRA": row(BiLoRA,
+        "W = W0 + B1 A1 + B2 A2, pair 1 descends, pair 2 ascends, then ||B2 A2|| <= rho", _BI_LORA,
+        "A second pair of LoRA factors is the adversary, and moves in the same backward pass.",
+        kind="stepper", price="1", cost=_one_pass, vectors="1, of the adapters alone",
+        needs="adapters"),
+    "Flat-LoRA": row(FlatLoRA,
+        "epsilon_ij ~ N(0, (rho ||W_i|| / sqrt(n))^2), W = W0 + B A, u = g(W + epsilon)",
+        "Li, He, Li, Wang, Shang, Huang, ICML 2025",
+        "The gradient of LoRA's factors where the merged weights carry random noise.",
+        kind="stepper", price="1", cost=_one_pass, needs="adapters", example={"total": 60}),
 }
 
 _LONG_TRAINING: Rows = {

@@ -46,6 +46,7 @@ base and a closure:
 - *source*: an object with `full()` and `fresh()`, which return closures of all data and of a new
   batch (`vasso.Source`);
 - *model*: the model as `model=`, whose layers the method looks at;
+- *adapters*: a `model` with LoRA layers, peft's or your own, whose factors the base trains;
 - *momentum*: a base with momentum; *SGD*: `torch.optim.SGD` as base.
 
 This page is written by `make methods`.

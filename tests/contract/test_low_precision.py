@@ -30,7 +30,7 @@ SIZES = {
 CHOSEN = [
     name
     for name, method in OPTIMIZERS.items()
-    if {"outputs", "head", "second moment"}.isdisjoint(method.needs)
+    if {"outputs", "head", "second moment", "adapters"}.isdisjoint(method.needs)
 ]
 """The others need what a table of gradients does not have."""
 SUMS = {"Entropy-SGD", "SARAH", "STORM", "SVRG", "noisy SAM (relative)"}

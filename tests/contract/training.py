@@ -38,6 +38,20 @@ class Data:
         return self.run.batch(7 * self.run.drawn)
 
 
+class LoraLinear(nn.Linear):
+    """A linear layer with one pair of LoRA factors, both away from zero."""
+
+    scaling = 2.0
+
+    def __init__(self, read: int, written: int) -> None:
+        super().__init__(read, written)
+        self.lora_A = nn.Parameter(0.1 * torch.randn(3, read))
+        self.lora_B = nn.Parameter(0.1 * torch.randn(written, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.scaling * (x @ self.lora_A.mT @ self.lora_B.mT)
+
+
 class CatalogueRun:
     """One method at work.
 
@@ -45,6 +59,7 @@ class CatalogueRun:
         name: in the catalogue.
         base: makes the base optimizer from parameters.
         rest: settings of a group of their own for biases and norms, if they have one.
+        adapters: the first layer has LoRA factors, as for methods that need them.
         **settings: override those of the catalogue's example.
     """
 
@@ -54,15 +69,18 @@ class CatalogueRun:
         base: Callable[[Any], torch.optim.Optimizer] | None = None,
         *,
         rest: dict[str, Any] | None = None,
+        adapters: bool = False,
         **settings: Any,
     ) -> None:
         self.method: Method = OPTIMIZERS[name]
         self.name = name
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            layers = [nn.Linear(64, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 10)]
+            first = LoraLinear if adapters or "adapters" in self.method.needs else nn.Linear
+            layers = [first(64, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 10)]
             self.model = nn.Sequential(*layers).double()
         weights = [p for p in self.model.parameters() if p.dim() > 1]
+        weights.sort(key=lambda p: 3 not in p.shape)  # factors first
         others = [p for p in self.model.parameters() if p.dim() <= 1]
         groups: Any = weights + others
         if rest is not None:

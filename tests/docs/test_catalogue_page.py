@@ -51,6 +51,7 @@ class Source:
 
 
 GIVEN: dict[str, Any] = {"samples": 8, "classes": 2, "data": Source(), "source": Source()}
+ADAPTER = torch.ones(1, 4), torch.ones(2, 1)
 ELSEWHERE = {"SAF": losses.SAF, "MESA": losses.MESA, "AveragedModel": AveragedModel}
 
 
@@ -63,6 +64,9 @@ def typed(call: str) -> Any:
         base = torch.optim.AdamW(model.parameters())
     names = {name: getattr(vasso, name) for name in dir(vasso)}
     pairs = [(model[0].weight, model[1].weight)]
+    if "FlatLoRA" in call or "BiLoRA" in call:
+        model[0].lora_A, model[0].lora_B = (torch.nn.Parameter(x) for x in ADAPTER)
+        base = torch.optim.SGD([model[0].lora_A, model[0].lora_B], lr=0.1)
     given = {**GIVEN, "model": model, "base": base, "pairs": pairs}
     return eval(call, {**names, **ELSEWHERE, **given})
 

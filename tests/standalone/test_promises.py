@@ -34,7 +34,8 @@ from vasso.standalone.stepper import Stepper
 def test_no_stepper_of_the_catalogue_is_left_out() -> None:
     made = {type(make(Digits())) for make in METHODS.values()}
     steppers = [method for method in methods().values() if method.kind == "stepper"]
-    assert made == {method.build for method in steppers if "pairs" not in method.needs}
+    without = {"pairs", "adapters"}  # they have tests of their own
+    assert made == {method.build for method in steppers if without.isdisjoint(method.needs)}
 
 
 @each_method

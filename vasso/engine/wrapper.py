@@ -356,12 +356,16 @@ class OptimizerWrapper(Optimizer):
         self._passes.partial = False
         if pending == "skip":
             return
-        clip(self._groups.params(), self.clip_norm, self._norms.of_descent)
+        clip(self._clipped(), self.clip_norm, self._norms.of_descent)
         self.base.step()
         for part in () if self._current.plain else self.parts:
             if part.moves_past_base:
                 part.after_base(self._part_state(), self.base)
         self._groups.count(STEP)
+
+    def _clipped(self) -> Vector:
+        """The parameters whose gradients `clip_norm` limits."""
+        return self._groups.params()
 
     def _begin_plain_step(self) -> None:
         """A step of the base by the gradients there are: the caller's own pass is counted."""

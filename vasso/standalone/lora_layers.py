@@ -31,6 +31,59 @@ class LoraLayer(NamedTuple):
     module: nn.Module | None = None
     adapter: str = ""
 
+    @property
+    def host(self) -> Any:
+        """The module; a pair given by hand has none."""
+        assert self.module is not None
+        return self.module
+
+    @property
+    def adapted(self) -> Any:
+        """The layer whose weight the product is added to: the module itself unless it is peft's."""
+        return self.host.get_base_layer() if hasattr(self.host, "get_base_layer") else self.host
+
+    @property
+    def weight(self) -> Tensor:
+        """W, to which s B A is added."""
+        found: Tensor = self.adapted.weight
+        return found
+
+    @property
+    def scaling(self) -> float:
+        """s, LoRA's own scale; 1 where the module names none."""
+        found = getattr(self.host, "scaling", 1.0)
+        return float(found[self.adapter] if isinstance(found, Mapping) else found)
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the columns of W are the output units, and not its rows."""
+        transposed: bool = getattr(self.host, "fan_in_fan_out", False)
+        return transposed or isinstance(self.adapted, nn.Embedding)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a forward pass goes through the adapter."""
+        if getattr(self.host, "disable_adapters", False):
+            return False
+        return self.adapter in getattr(self.host, "active_adapters", (self.adapter,))
+
+    def delta(self) -> Tensor:
+        """s B A in the shape of W."""
+        if hasattr(self.host, "get_delta_weight"):
+            found: Tensor = self.host.get_delta_weight(self.adapter)
+            return found
+        return self.scaling * (self.B @ self.A)
+
+    def branch(self, x: Tensor, A: Tensor, B: Tensor) -> Tensor:
+        """s B A x for other factors of these shapes, without LoRA's dropout and bias."""
+        if isinstance(self.adapted, nn.Embedding):
+            found = nn.functional.embedding(x, A.mT) @ B.mT
+        else:
+            for name, factor in (("lora_A", A), ("lora_B", B)):
+                x = _applied(getattr(self.host, name), self.adapter, x, factor)
+            found = x
+        return self.scaling * found
+
 
 Pairs: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 """Pairs (A, B) given by hand."""
@@ -76,6 +129,19 @@ def _weight(factor: Any) -> Tensor:
     return found
 
 
+def _applied(given: Any, adapter: str, x: Tensor, factor: Tensor) -> Tensor:
+    """A factor applied as its module applies its own weight, strides and padding included."""
+    x = x.to(factor.dtype)
+    if isinstance(given, Tensor):
+        return nn.functional.linear(x, factor)
+    module = given[adapter]
+    values = {"weight": factor}
+    if module.bias is not None:
+        values["bias"] = torch.zeros_like(module.bias)
+    found: Tensor = torch.func.functional_call(module, values, x)
+    return found
+
+
 def given_layers(pairs: Pairs) -> list[LoraLayer]:
     """Pairs given by hand, checked to have a common rank."""
     found = [LoraLayer(f"pair {i}", A, B) for i, (A, B) in enumerate(pairs)]
@@ -110,9 +176,30 @@ def of_base(layers: list[LoraLayer], base: Optimizer) -> list[LoraLayer]:
     return found
 
 
-def product_norm(x: LoraLayer) -> Tensor:
+def adapted_layers(model: nn.Module | None, base: Optimizer) -> list[LoraLayer]:
+    """The layers whose factors the base trains; a ValueError if one is not understood."""
+    found = of_base(lora_layers(model or nn.Module()), base)
+    for x in found:
+        problem = _unfit(x)
+        if problem:
+            raise ValueError(f"{x.name!r} {problem}: leave it out of the adapters, or use BAR")
+    return found
+
+
+def _unfit(x: LoraLayer) -> str:
+    """Why s B A is not simply added to a weight; empty if it is."""
+    if x.adapter in getattr(x.host, "lora_variant", {}):
+        return "is a variant of LoRA (such as DoRA), whose product is not added to the weight"
+    if not isinstance(getattr(x.adapted, "weight", None), Tensor):
+        return f"adapts a {type(x.adapted).__name__}, which has no weight of its own"
+    if isinstance(getattr(x.host, "lora_A", None), Tensor) and x.weight.dim() != 2:
+        return "is no linear layer"
+    return ""
+
+
+def product_norm(A: Tensor, B: Tensor) -> Tensor:
     """norm_F(B A), by matrices of r rows and columns: ||B A||^2 = <B'B, A A'>."""
-    A, B = x.A.detach().flatten(1), x.B.detach().flatten(1)
+    A, B = A.detach().flatten(1), B.detach().flatten(1)
     wide = torch.promote_types(A.dtype, torch.float32)
     A, B = A.to(wide), B.to(wide)
     return ((B.mT @ B) * (A @ A.mT)).sum().clamp(min=0).sqrt()

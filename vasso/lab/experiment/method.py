@@ -39,7 +39,7 @@ SOURCE = {"SVRG": "data", "SARAH": "data", "Entropy-SGD": "source"}
 LOSS_ARGUMENTS = ("samples", "classes", "criterion", "dtype")
 OTHER_BATCH = {"SAM-db": 1.0, "SAM-db-m/2": 0.5}
 """Methods whose adversary comes from another batch, and its size as a share of the batch."""
-NOT_IN_THE_LAB = {"pairs", "outputs", "head"}
+NOT_IN_THE_LAB = {"pairs", "adapters", "outputs", "head"}
 """What a method may need and no task of the lab has."""
 
 
