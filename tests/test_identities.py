@@ -26,14 +26,6 @@ def trained(
     return problems.train(task, method(problems.BASES[base](task.params())), way=way)
 
 
-@each_preset
-@each_way
-@each_base
-def test_radius_zero_leaves_the_base(preset: Preset, way: problems.Way, base: str) -> None:
-    method = partial(preset, rho=0.0)
-    assert_same(trained(method, base, way), trained(lambda base: base, base, "plain"))
-
-
 @pytest.mark.parametrize("make", [problems.conv_bn, problems.dropout_net])
 def test_a_ball_of_radius_zero_draws_and_counts_batches_once(make: Any) -> None:
     def run(method: Any) -> Tensor:
@@ -177,13 +169,6 @@ def test_the_slope_of_white_noise_has_variance_theta_over_two_minus_theta(theta:
         pytest.approx(v, abs=5 * v * (2 / n) ** 0.5),
         pytest.approx(1 - theta, abs=5 / n**0.5),
     )
-
-
-@each_preset
-@each_base
-def test_a_closure_and_passes_of_ones_own_lead_the_same_way(preset: Preset, base: str) -> None:
-    method = partial(preset, rho=0.1)
-    assert_same(trained(method, base, "ascended"), trained(method, base, "closure"))
 
 
 @each_preset

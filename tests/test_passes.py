@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from tests import faults
-from tests.faults import METHODS, WAYS, Way, assert_same, batches, net, take_step, weights
+from tests.faults import WAYS, Way, assert_same, batches, net, take_step, weights
 from tests.support import problems
 from vasso import SAM, SharpnessAware, StepRecord, VaSSO
 from vasso.parts.directions import Random
@@ -271,23 +271,6 @@ def test_a_removed_observer_is_not_called_and_the_others_are() -> None:
     handle.remove()
     opt.step(closure)
     assert (len(first), len(second)) == (1, 2)
-
-
-@pytest.mark.parametrize("restore", ["copy", "recompute"])
-@pytest.mark.parametrize("way", ["closure", "ascended"])
-@pytest.mark.parametrize("method", METHODS)
-def test_an_observer_changes_no_bit_of_the_training(method: str, way: Way, restore: Any) -> None:
-    ends = []
-    for observed in (False, True):
-        model = net()
-        base = SGD(model.parameters(), lr=0.1, momentum=0.9)
-        opt = METHODS[method](base, model=model, restore=restore)
-        if observed:
-            watch(opt)
-        for batch in batches(4):
-            take_step(opt, model, batch, way)
-        ends.append(weights(model))
-    assert_same(*ends)
 
 
 def test_the_gradient_at_w_does_not_live_through_the_second_pass() -> None:

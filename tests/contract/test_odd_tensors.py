@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, SparseAdam
+from torch.optim import SGD
 
 from tests.contract.marks import RHO, Preset, each_preset, each_way, vector
 from tests.support.compare import assert_near, assert_same, flat, records_of
@@ -83,20 +83,6 @@ def test_a_group_without_a_radius_may_have_sparse_gradients(preset: Preset, way:
     assert_same(run(True), run(False))
 
 
-@each_way
-@each_preset
-def test_a_base_for_sparse_gradients_works_without_a_radius(preset: Preset, way: Way) -> None:
-    def run(wrapped: bool) -> Tensor:
-        words, _, loss = embedded(True)
-        opt: Any = SparseAdam(words.parameters(), lr=0.1)
-        opt = preset(opt, rho=0.0) if wrapped else opt
-        for t in range(4):
-            take_step(opt, partial(loss, t), way if wrapped else "plain")
-        return flat(list(words.parameters()))
-
-    assert_same(run(True), run(False))
-
-
 @each_preset
 def test_a_group_without_a_radius_may_be_complex(preset: Preset) -> None:
     """As the error for a complex parameter with a radius advises."""
@@ -157,28 +143,6 @@ def test_storm_does_not_advise_a_radius_of_zero_which_does_not_help_it() -> None
     with pytest.raises(TypeError, match="an optimizer of its own") as error:
         take_step(opt, partial(loss, 0))
     assert "rho=0" not in str(error.value)
-
-
-@each_way
-@each_preset
-def test_a_frozen_parameter_changes_nothing_for_the_others(preset: Preset, way: Way) -> None:
-    def run(with_frozen: bool) -> Tensor:
-        task = mlp()
-        frozen, *others = task.params()
-        frozen.requires_grad_(False)
-        params = [frozen, *others] if with_frozen else others
-        return train(task, preset(BASES["adamw"](params), rho=RHO), way=way)
-
-    assert_same(run(True), run(False))
-
-
-@each_preset
-def test_a_frozen_parameter_has_no_state(preset: Preset) -> None:
-    task = mlp()
-    frozen = task.params()[0].requires_grad_(False)
-    opt = preset(BASES["momentum"](task.params()), rho=RHO)
-    train(task, opt)
-    assert [p for p in opt.state if p is frozen] == []
 
 
 class Tied(nn.Module):

@@ -1,65 +1,21 @@
 """The wrapper as torch.optim expects it: schedulers, averages, hooks, groups, state and hosts."""
 
 import copy
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW, Optimizer, lr_scheduler
-from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import SWALR
+from torch.optim import SGD, AdamW
 
 from tests import faults
 from tests.faults import METHODS, assert_same, assert_same_tree, batches, net, take_step, weights
 from tests.support.problems import closure_of
 from vasso import SAM, SharpnessAware, VaSSO
 
-
-def sequential(opt: Optimizer) -> lr_scheduler.SequentialLR:
-    warm = lr_scheduler.LinearLR(opt, start_factor=0.1, total_iters=3)
-    return lr_scheduler.SequentialLR(
-        opt, [warm, lr_scheduler.CosineAnnealingLR(opt, T_max=5)], milestones=[3]
-    )
-
-
-SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
-    "LambdaLR": partial(LambdaLR, lr_lambda=lambda t: 0.5**t),
-    "OneCycleLR": partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=8),
-    "SequentialLR": sequential,
-    "CosineAnnealingWarmRestarts": partial(lr_scheduler.CosineAnnealingWarmRestarts, T_0=3),
-    "CyclicLR": partial(lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.1, step_size_up=2),
-    "ReduceLROnPlateau": partial(lr_scheduler.ReduceLROnPlateau, patience=0),
-    "SWALR": partial(SWALR, swa_lr=0.02, anneal_epochs=2),
-}
 momentum = partial(SGD, lr=0.1, momentum=0.9)
 adamw = partial(AdamW, lr=0.1)
-
-
-def schedule_of(opt: Optimizer, model: nn.Module, make: Callable[[Optimizer], Any]) -> list[Any]:
-    scheduler, seen = make(opt), []
-    for batch in batches(6):
-        group = opt.param_groups[0]
-        seen.append((group["lr"], group.get("momentum"), group.get("betas")))
-        take_step(opt, model, batch)
-        plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
-        scheduler.step(*([1.0] if plateau else []))
-    return seen
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-@pytest.mark.parametrize("base", [momentum, adamw], ids=["momentum", "AdamW"])
-@pytest.mark.parametrize("method", METHODS)
-def test_schedulers_drive_us(method: str, base: Callable[..., Optimizer], name: str) -> None:
-    make = SCHEDULERS[name]
-    model, other = net(), net()
-    opt = METHODS[method](base(model.parameters()), model=model)
-    ours = schedule_of(opt, model, make)
-    theirs = schedule_of(base(other.parameters()), other, make)
-    assert ours == theirs
-    assert len(set(ours)) > 1
 
 
 @pytest.mark.parametrize("way", ["closure", "ascended"])
@@ -257,62 +213,3 @@ def test_the_representation_names_method_settings_and_base() -> None:
     result = repr(opt)
     for part in ("VaSSO(", "rho=0.2", "theta=0.4", "Ema", "L2", "SGD ("):
         assert part in result
-
-
-class Wrapper:
-    """Like Fabric's and Lightning's: our attributes copied, our class inherited, `step` its own."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        left_out = ("step", "state_dict", "zero_grad", "__del__")
-        self.__dict__ = {k: v for k, v in optimizer.__dict__.items() if k not in left_out}
-        cls = type(self)
-        self.__class__ = type(f"Wrapped{type(optimizer).__name__}", (cls, type(optimizer)), {})
-        self._optimizer = optimizer
-
-    def step(self, closure: Any = None) -> Any:
-        return self._optimizer.step(closure)
-
-    def state_dict(self) -> Any:
-        return self._optimizer.state_dict()
-
-
-@pytest.mark.parametrize("way", ["closure", "ascended"])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_wrapper_of_our_attributes_is_the_same_training(method: str, way: faults.Way) -> None:
-    ends = []
-    for wrapped in (False, True):
-        model = net()
-        opt: Any = METHODS[method](momentum(model.parameters()), model=model)
-        host = Wrapper(opt) if wrapped else opt
-        for batch in batches(4):
-            take_step(host, model, batch, way)
-        ends.append({"weights": weights(model), "opt": host.state_dict(), "cost": host.cost})
-    assert_same_tree(*ends)
-
-
-def test_a_wrapper_and_the_wrapped_see_the_same_things_under_way() -> None:
-    model, (batch,) = net(), batches(1)
-    opt = VaSSO(momentum(model.parameters()), rho=0.5, model=model)
-    host, heard = Wrapper(opt), []
-    handle = host.observe(heard.append)  # type: ignore[attr-defined]
-    faults.closure_of(opt, model, batch)()
-    with host.ascended():
-        inside = (host.perturbed, opt.perturbed)
-        with pytest.raises(RuntimeError, match="weights are perturbed"):
-            opt.state_dict()
-        faults.loss_of(model, batch).backward()
-    assert (inside, opt.perturbed) == ((True, True), False)
-    assert isinstance(host, VaSSO)
-    host.step()
-    assert (opt.last is host.last, host.cost, opt.cost, len(heard)) == (True, 2.0, 2.0, 1)
-    before = weights(model)
-    (float("inf") * faults.loss_of(model, batch)).backward()
-    with host.ascended():
-        pass
-    opt.step()
-    assert (opt.skipped, host.skipped) == (1, 1)
-    assert_same(weights(model), before)
-    handle.remove()
-    opt.zero_grad()
-    take_step(opt, model, batch)
-    assert len(heard) == 1

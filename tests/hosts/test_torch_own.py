@@ -131,20 +131,6 @@ def without_zero() -> Tensor:
     return flat(model)
 
 
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    store = f"file://{tmp_path}/store"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_sharded_base_of_one_process(tmp_path: Path) -> None:
-    one = train_with_zero(tmp_path, ranks=1)
-    torch.testing.assert_close(one, without_zero(), rtol=0, atol=1e-14)
-
-
 @pytest.mark.ranks
 def test_a_sharded_base_of_two_processes(tmp_path: Path) -> None:
     for rank in on_two_ranks(f"{__name__}:train_with_zero", tmp_path):

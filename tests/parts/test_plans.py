@@ -147,20 +147,6 @@ def test_a_radius_scheduled_at_zero_leaves_the_base_of_looksam() -> None:
         assert_same(flat(u), flat(record.g))
 
 
-def test_a_body_that_runs_though_it_is_not_wanted_changes_nothing() -> None:
-    net = batches.made(batches.mlp)
-    opt = LookSAM(batches.BASES["momentum"](net.parameters()), rho=0.1, k=3, model=net)
-    path = []
-    for t in range(batches.SHORT):
-        closure = batches.closure_of(opt, net, *batches.batch(t))
-        closure()
-        with opt.ascended():
-            closure()
-        opt.step()
-        path.append(flat(net.parameters()))
-    assert_same(torch.stack(path), batches.train(partial(LookSAM, rho=0.1, k=3), whole=False).path)
-
-
 def test_asam_takes_the_names_of_a_group_that_comes_later() -> None:
     def adversary(late: bool) -> Tensor:
         norm, w = (torch.full((2,), x, requires_grad=True) for x in (2.0, 1.0))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW
 
 from tests.reference import entropy_sgd
 from tests.reference.digits import batch, flat, gradient
@@ -70,14 +70,6 @@ def test_the_defaults_of_entropy_sgd_are_those_of_the_paper_and_its_code() -> No
     assert (group["inner_lr"], group["gamma"]) == (walk.lr, walk.gamma) == (0.1, 0.03)
     assert (group["noise"], group["alpha"]) == (walk.noise, walk.alpha) == (1e-4, 0.25)
     assert group["inner_momentum"] == walk.momentum == 0.9
-
-
-@pytest.mark.parametrize("base", [SGD, AdamW])
-def test_entropy_sgd_without_a_walk_is_the_base(base: Callable[..., Optimizer]) -> None:
-    task, plain = Digits(), Digits()
-    opt = entropy_on(task, base(task.model.parameters(), lr=0.01), L=0, source=None)
-    assert_same(train(task, opt), train(plain, base(plain.model.parameters(), lr=0.01)))
-    assert opt.cost == 6
 
 
 def test_one_quiet_step_of_the_walk_is_a_shorter_gradient() -> None:

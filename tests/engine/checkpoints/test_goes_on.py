@@ -30,15 +30,6 @@ def test_a_checkpoint_holds_state_slope_and_counters(method: str) -> None:
     assert counters == {"step": 3, "skipped": 0, "cost": 6.0}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_loading_keeps_groups_shared_with_the_base(method: str) -> None:
-    _, opt = task.built(method, "momentum")
-    opt.load_state_dict(opt.state_dict())
-    opt.param_groups[0]["lr"] = 0.123
-    assert opt.param_groups is opt.base.param_groups
-    assert opt.base.param_groups[0]["lr"] == 0.123
-
-
 def test_a_float32_slope_of_bfloat16_weights_stays_float32() -> None:
     model = net(dtype=torch.bfloat16)
     opt = VaSSO(optim.SGD(model.parameters(), lr=0.1), model=model)
@@ -109,22 +100,6 @@ def test_a_slope_without_base_state_is_saved_and_goes_on(base: str) -> None:
     for o, m in ((opt, model), (fresh, other)):
         task.train(o, m, range(1, 3))
     assert_same_tree(task.all_of(other, fresh), task.all_of(model, opt))
-
-
-def test_hooks_of_saving_and_loading_are_called_once_and_heard() -> None:
-    model, opt = task.built("VaSSO", "momentum")
-    task.train(opt, model, range(2))
-    heard = []
-    opt.register_state_dict_pre_hook(lambda o: heard.append("before saving"))
-    opt.register_state_dict_post_hook(lambda o, saved: {**saved, "note": 7})
-    opt.register_load_state_dict_pre_hook(
-        lambda o, saved: {**saved, "state": {}} if saved["note"] == 7 else None
-    )
-    opt.register_load_state_dict_post_hook(lambda o: heard.append(f"{len(o.state)} after loading"))
-    opt.base.register_load_state_dict_post_hook(lambda o: heard.append("the base has loaded"))
-    saved = opt.state_dict()
-    opt.load_state_dict(saved)
-    assert heard == ["before saving", "the base has loaded", "0 after loading"]
 
 
 def by_pickle(value: Any) -> Any:

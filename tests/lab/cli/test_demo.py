@@ -2,8 +2,6 @@
 
 import io
 import runpy
-import shutil
-import signal
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.lab.calls import called
-from tests.lab.cli.test_cli import start, until
-from vasso.lab.cli import demo, errors
+from vasso.lab.cli import demo
 from vasso.lab.cli.display import MethodBars
 from vasso.lab.experiment.run import Run
 from vasso.lab.statistics import chosen
@@ -139,50 +136,6 @@ def test_a_second_demo_trains_nothing_and_says_the_same(
         assert sentence.replace(" ", "") in "".join(output.out.split())
     assert f" --store {store}</code>" in (store / "report.html").read_text()
     assert str(store / "report.html") in output.out.replace("\n", "")
-
-
-def test_a_damaged_run_is_told_and_stays_as_it_is(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = shutil.copytree(store, tmp_path / "runs")
-    path = next(place.glob("*/result.json"))
-    path.write_text("{}")
-    assert called("demo", *SMALL, "--store", str(place)) == errors.FAILED
-    said = capsys.readouterr().err
-    assert f"could not be read: {path} is damaged" in said
-    assert "6 runs, 0 to do, 1 could not be read" in said
-    assert path.read_text() == "{}"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--seeds", "1"], "seeds must be at least 2"),
-        (["--seeds", "1001"], "seeds must be at least 2 and at most 1000, got 1001"),
-        (["--jobs", "0"], "jobs must be at least 1, got 0"),
-        (["--set", "epoch=3"], "Did you mean 'epochs'?"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_starts(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert called("demo", *words, "--store", str(tmp_path / "runs")) == errors.USAGE_ERROR
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
-
-
-def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
-    store = tmp_path / "runs"
-    process = start(
-        "demo", "--seeds", "2", "--jobs", "1", "--store", str(store), "--set", "epochs=500"
-    )
-    until(lambda: list(store.glob("*/metrics.jsonl")))
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == errors.INTERRUPTED
-    assert "6 of 6 runs are left: run the same command again to continue" in said
-    (folder,) = Store(store).folders()
-    assert folder.load("checkpoint.pt") is not None
 
 
 @pytest.mark.parametrize(

@@ -146,12 +146,21 @@ PROBE = [
 ]
 
 
+DEMO = [
+    ("--seeds 1", "seeds must be at least 2"),
+    ("--seeds 1001", "seeds must be at least 2 and at most 1000, got 1001"),
+    ("--jobs 0", "jobs must be at least 1, got 0"),
+    ("--set epoch=3", "Did you mean 'epochs'?"),
+]
+
+
 REFUSED = [
     ("trian", "no command 'trian'. Did you mean 'train'?"),
     *((f"train {words}", message) for words, message in TRAIN),
     *((f"study {words}", message) for words, message in STUDY),
     *((f"list {words}", message) for words, message in LIST),
     *((f"probe {words}", message) for words, message in PROBE),
+    *((f"demo {words}", message) for words, message in DEMO),
 ]
 
 

@@ -221,16 +221,6 @@ def test_area_averages_are_integrals_over_the_pixels(old: tuple[int, int], new: 
     assert torch.equal(area_average(x, new), (cells + 0.5 + 1e-9).floor().to(torch.uint8))
 
 
-def test_averages_of_two_by_two_are_torchs(root: Path) -> None:
-    whole = load("cifar10", root=root, download=False)
-    small = load("cifar10", root=root, download=False, size=16)
-    pooled = torch.nn.functional.avg_pool2d(whole.train_x.double(), 2)
-    assert torch.equal(small.train_x, (pooled + 0.5).floor().to(torch.uint8))
-    assert torch.equal(small.train_y, whole.train_y)
-    assert torch.equal(small.test_y, whole.test_y)
-    assert (small.mean, small.std, small.classes) == (whole.mean, whole.std, 10)
-
-
 def test_reduced_images_are_made_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load("cifar10", root=root, download=False, size=16)
     monkeypatch.setattr(cifar, "_batch", lambda *_: pytest.fail("read again"))

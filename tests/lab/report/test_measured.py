@@ -223,14 +223,6 @@ def test_bleu_and_perplexity_are_compared_each_by_its_own_better(found: Findings
     assert (judged.published.differences, judged.verdict) == ((0.0,), "no claim")
 
 
-def test_all_metrics_of_a_section_are_one_family(found: Findings) -> None:
-    compared = section(found, "translation").comparisons
-    assert {c.metric.name for c in compared} == {"bleu", "perplexity"}
-    smallest = min(compared, key=lambda c: c.paired.p if c.paired else 1.0)
-    assert smallest.paired is not None
-    assert smallest.adjusted == pytest.approx(smallest.paired.p * len(compared))
-
-
 def test_like_is_compared_with_like(found: Findings) -> None:
     pairs = {
         (c.table.name(c.ours), c.table.name(c.theirs))

@@ -1,11 +1,7 @@
 """The store: whole after every crash, closed to everything outside of it."""
 
-import multiprocessing
-import os
-import re
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +15,8 @@ from vasso.lab.report.read import PackedEpochs
 from vasso.lab.store import atomic
 from vasso.lab.store.atomic import DiskFullError
 from vasso.lab.store.json import as_json
-from vasso.lab.store.run_directory import FORMAT, BusyError, DamagedError, RunDirectory, StoreError
+from vasso.lab.store.run_directory import FORMAT, DamagedError, RunDirectory, StoreError
 from vasso.lab.store.store import Store
-
-HOST = re.escape(socket.gethostname())
-SPAWN = multiprocessing.get_context("spawn")
 
 
 @contextmanager
@@ -105,25 +98,6 @@ def test_a_line_written_again_after_a_crash_counts_once(folder: RunDirectory) ->
 def test_numbers_that_json_does_not_have_are_null(folder: RunDirectory) -> None:
     folder.append({"kind": "epoch", "step": 1, "loss": float("nan"), "all": [float("inf"), 1.0]})
     assert folder.metrics() == [{"kind": "epoch", "step": 1, "loss": None, "all": [None, 1.0]}]
-
-
-def hold(path: Path, ready: multiprocessing.Queue, end: multiprocessing.Event) -> None:
-    with RunDirectory(path).locked():
-        ready.put(os.getpid())
-        end.wait(60)
-
-
-def test_two_processes_never_hold_one_run_and_a_killed_one_lets_go(folder: RunDirectory) -> None:
-    ready, end = SPAWN.Queue(), SPAWN.Event()
-    other = SPAWN.Process(target=hold, args=(folder.path, ready, end))
-    other.start()
-    holder = ready.get(timeout=60)
-    with pytest.raises(BusyError, match=f"process {holder} on {HOST} works on {folder.id} already"):
-        folder.locked().__enter__()
-    os.kill(holder, signal.SIGKILL)
-    other.join(60)
-    with folder.locked() as mine:
-        assert str(mine.holder) == f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def test_leftovers_of_a_killed_process_are_swept_up(folder: RunDirectory) -> None:

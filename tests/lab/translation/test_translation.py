@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from tests.lab.calls import in_a_process
@@ -19,7 +18,6 @@ from vasso.lab.training.closures import BatchClosure, share_of_rank
 from vasso.lab.training.loop import train
 from vasso.lab.training.options import RunOptions
 from vasso.lab.training.sentences import SentenceBatches, SentenceWorkload, sentence_losses
-from vasso.lab.training.state import Training
 from vasso.lab.translation.corpora import MULTI30K, Corpus, Split
 from vasso.lab.translation.pairs import Pairs, Sequences, texts_of
 from vasso.lab.translation.pieces import BEGIN, PAD, VOCABULARY_FILE
@@ -174,38 +172,6 @@ def test_methods_that_split_train_on_sentences(method: dict[str, Any], tmp_path:
         assert 2 < result["cost"] < 4
     elif method["name"] != "SAM-db":  # whose other batch has more sentences, or fewer
         assert result["cost"] == pytest.approx(4)
-
-
-def dropout_of(training: Training) -> list[torch.Tensor]:
-    """What dropout lets pass in a step, call by call; a number that was 0 before counts as let."""
-    masks: list[torch.Tensor] = []
-
-    def note(module: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
-        masks.append((output != 0) | (inputs[0] == 0))
-
-    layers = [m for m in training.bare.modules() if isinstance(m, nn.Dropout)]
-    hooks = [layer.register_forward_hook(note) for layer in layers]
-    training.take_step()
-    for hook in hooks:
-        hook.remove()
-    assert len(masks) == 2 * len(layers)
-    return masks
-
-
-@pytest.mark.parametrize("name", ["SAM", "VaSSO", "ASAM"])
-@pytest.mark.parametrize("same", [True, False], ids=["same dropout", "other dropout"])
-def test_both_passes_see_the_same_dropout_only_if_asked(name: str, same: bool) -> None:
-    """In every layer of the transformer, at every step; from step to step it changes."""
-    run = a_run({"name": name, "rho": 0.05, "same_rng": same})
-    training = training_of(run)
-    steps = [dropout_of(training) for _ in range(2)]
-    for masks in steps:
-        half = len(masks) // 2
-        alike = [torch.equal(a, b) for a, b in zip(masks[:half], masks[half:], strict=True)]
-        assert all(alike) if same else not any(alike)
-        share = torch.cat([mask.flatten() for mask in masks]).double().mean()
-        assert 0.87 < share < 0.93  # dropout is 0.1; thousands of numbers
-    assert all(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(*steps, strict=True))
 
 
 def test_perplexity_is_of_pieces_without_smoothing(tmp_path: Path) -> None:

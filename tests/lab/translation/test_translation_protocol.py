@@ -122,12 +122,6 @@ def vasso(*words: object, cwd: Path) -> str:
     return done.stdout
 
 
-def test_a_dry_run_lists_all_runs_and_makes_nothing(tmp_path: Path) -> None:
-    lines = vasso("study", "translation", "--scale", "paper", "--dry-run", cwd=tmp_path).split("\n")
-    assert [line.split()[1] for line in lines if line] == [run.id for run in runs_of("translation")]
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

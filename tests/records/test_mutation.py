@@ -2,17 +2,18 @@
 
 import ast
 
-from tests.mutation import PROJECT, mutants_of, transplant
+from tests.records.records import imported
 from vasso.parts.context import StepContext
 from vasso.parts.memory import PartState
 from vasso.parts.policies import EveryK
 
 PATH = "vasso/parts/policies.py"
+RUN = imported("mutation", "run")
 
 
 def test_a_mutant_is_one_change_that_can_be_compiled() -> None:
-    text = (PROJECT / PATH).read_text()
-    mutants = list(mutants_of(PATH))
+    text = (RUN.PROJECT / PATH).read_text()
+    mutants = list(RUN.mutants_of(PATH))
     assert len({mutant.name for mutant in mutants}) > 100
     for mutant in mutants[::20]:
         source = mutant.source()
@@ -23,11 +24,11 @@ def test_a_mutant_is_one_change_that_can_be_compiled() -> None:
 def test_a_mutant_is_seen_by_objects_that_exist_already() -> None:
     every = EveryK(2)
     wanted = "context.step % self.k == 0", "(context.step % self.k != 0)"
-    mutant = next(m for m in mutants_of(PATH) if (m.before, m.after) == wanted)
+    mutant = next(m for m in RUN.mutants_of(PATH) if (m.before, m.after) == wanted)
     climbs = every.climb(None, PartState({}), StepContext(0))
     try:
-        transplant(PATH, mutant.source())
+        RUN.transplant(PATH, mutant.source())
         assert every.climb(None, PartState({}), StepContext(0)) is not climbs
     finally:
-        transplant(PATH, (PROJECT / PATH).read_text())
+        RUN.transplant(PATH, (RUN.PROJECT / PATH).read_text())
     assert every.climb(None, PartState({}), StepContext(0)) is climbs

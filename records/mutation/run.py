@@ -1,6 +1,6 @@
 """Mutation testing of the core: small changes of its code, of which some test has to fail.
 
-    python -m tests.mutation FOLDER --number 200 --seed 0
+    python records/mutation/run.py FOLDER --number 200 --seed 0
 
 Each mutant is one change of one expression or statement of the optimizer, its engine or its parts.
 It is made in the memory of a forked process that has loaded all tests; no file is changed. There
@@ -32,7 +32,7 @@ from typing import Any
 
 import pytest
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 CORE = ["vasso/optimizer.py", "vasso/engine/*.py", "vasso/parts/*.py"]
 TESTS = [
     "contract",
