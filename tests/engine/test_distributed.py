@@ -18,6 +18,7 @@ from vasso import AESAM, ESAM, GSAM, PGN, SAM, LookSAM, SharpnessAware, SparseSA
 from vasso.parts.ascents import MultiStep
 from vasso.parts.descents import MeanOfPath
 from vasso.parts.directions import Storm
+from vasso.parts.radii import FromGap
 
 
 @pytest.fixture
@@ -94,3 +95,22 @@ def test_one_rank_alone_is_one_process(theta: float) -> None:
         for _ in range(5):
             opt.step(closure)
     assert all(map(torch.equal, model.parameters(), twin.parameters()))
+
+
+class ReducedError(Exception):
+    """The device of what the ranks were about to reduce."""
+
+
+def test_losses_are_averaged_on_the_device_of_the_parameters(
+    rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL reduces nothing that is on the host; without `model=` too."""
+
+    def reduced(x: torch.Tensor, group: Any) -> None:
+        raise ReducedError(x.device.type)
+
+    monkeypatch.setattr(dist, "all_reduce", reduced)
+    w = torch.ones(2, device="meta", requires_grad=True)
+    opt = SAM(SGD([w], lr=0.1), rho=FromGap(lambda: 0.0, total=9))
+    with pytest.raises(ReducedError, match="meta"):
+        opt.note_losses(torch.tensor(1.0), torch.tensor(2.0))

@@ -80,12 +80,11 @@ class Distributed:
             for gradient in found:
                 gradient.fill_(torch.nan)
 
-    def mean(self, numbers: list[float]) -> list[float]:
-        """The means of some numbers over the ranks, the same on all of them."""
+    def mean(self, numbers: list[float], device: torch.device) -> list[float]:
+        """The means of some numbers over the ranks, the same on all; NCCL wants its own device."""
         group = getattr(self._model, "process_group", None)
         if not (dist.is_available() and dist.is_initialized()):
             return numbers
-        device = next(self._model.parameters()).device if self._model is not None else None
         sums = torch.tensor(numbers, dtype=torch.float64, device=device)
         dist.all_reduce(sums, group=group)
         means: list[float] = (sums / dist.get_world_size(group)).tolist()

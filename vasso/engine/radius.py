@@ -55,7 +55,7 @@ class RadiusControl:
         self._observed, self._waiting = not self._waiting, False
         values = [float(last.loss)]
         values += [float(last.perturbed_loss) - values[0]] if last.climbed else []
-        loss, *rise = self.distributed.mean([self._sign * value for value in values])
+        loss, *rise = self._mean(values)
         losses = StepLosses(self.groups.step, loss, rise[0] if rise else None, self._evaluate)
         group, numbers = self.groups.base.param_groups[0], self.groups.numbers()
         settings = {s.name: group[s.key] for s in self.groups.settings}
@@ -63,18 +63,18 @@ class RadiusControl:
         self.groups.keep_numbers(numbers)
         self.current.note(radius={**last.radius, **self.rule.shown(numbers)})
 
-    @property
-    def _sign(self) -> float:
-        """-1 where the closure returns what the base maximizes: the loss is minus that."""
-        groups = self.groups.base.param_groups
-        return -1.0 if all(group.get("maximize") for group in groups) else 1.0
+    def _mean(self, values: list[float]) -> list[float]:
+        """Means over the ranks; with the other sign where the base maximizes what is returned."""
+        maximizes = all(group.get("maximize") for group in self.groups.base.param_groups)
+        losses = [-value for value in values] if maximizes else values
+        return self.distributed.mean(losses, self.groups.params()[0].device)
 
     def _evaluate(self, closure: Callable[[], Any]) -> float:
         with torch.no_grad(), evaluating(self.model), self.statistics.held():
             value = float(closure())
         self.distributed.clear_weight_caches()
         self.groups.count(COST, getattr(closure, "cost", FORWARD))
-        return self.distributed.mean([self._sign * value])[0]
+        return self._mean([value])[0]
 
     def end_of_step_in_a_loop(self) -> None:
         """Notes whether the loop still owes the losses of its step."""
