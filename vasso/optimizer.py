@@ -345,7 +345,7 @@ class SharpnessAware(OptimizerWrapper):
         return g and [copies[id(v)] for v in g], [copies[id(v)] for v in kept], epsilon
 
     def _cosine(self, d: Vector, context: StepContext) -> Tensor | None:
-        """cos(d_t, g_t) by the norms of d_{t-1}, d_t and g_t; None where they do not tell.
+        """cos(d_t, g_t) from the norms of d_{t-1}, d_t and g_t; None where one is not known.
 
         The square of (1 - theta) d_{t-1} = d_t - theta g_t has the product of d_t and g_t.
 

@@ -68,7 +68,7 @@ class Part:
         needs_clean: the part needs the gradient at w.
         remembers_all: the part remembers all weights, also those that are not perturbed, because
             it moves back to earlier weights.
-        moves_past_base: `after_base` is called after each step of the base but plain ones.
+        moves_past_base: `after_base` is called after each step of the base, except plain ones.
     """
 
     scheduled: ClassVar[Mapping[str, Range]] = {}

@@ -1,7 +1,7 @@
 """Slurm: trains runs as tasks of array jobs, submitted by submitit.
 
-A run that is preempted, requeued, or near its time limit writes a checkpoint; the last of these
-puts its job back into the queue. So a run may take many times the time limit. Each time it goes at
+A run that is preempted, requeued, or near its time limit writes a checkpoint. Near the limit it
+also puts its job back into the queue, so a run may take many times the limit. Each time it goes at
 least one step further, which bounds how often that happens. A job that leaves the queue without an
 answer was lost.
 
