@@ -235,6 +235,20 @@ def test_logits_sam_perturbs_the_weight_of_the_head_alone(
     assert slopes == (set() if theta == 1 else {"words.weight" if tied else "head.weight"})
 
 
+def test_zeros_in_the_place_of_no_gradients_move_no_body() -> None:
+    def zeroed(model: Language, opt: Any, t: int) -> Outputs:
+        found = cut(model, opt, t)
+        found.zero_grad = partial(opt.zero_grad, set_to_none=False)
+        return found
+
+    one, other = Language(), Language()
+    paths = [
+        trained(model, LogitsSAM(SGD(model.parameters(), lr=0.1), rho=0.5), of)
+        for model, of in ((one, cut), (other, zeroed))
+    ]
+    assert torch.equal(*paths)
+
+
 def test_a_body_that_is_not_perturbed_goes_down_all_the_same() -> None:
     """Its gradients are not read at w, but the same forward pass gives them at w + epsilon."""
     model = Language()

@@ -293,6 +293,22 @@ def test_a_loop_owes_no_losses_of_steps_without_a_gradient_at_w() -> None:
     assert one.skipped == other.skipped == 0
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["noted after the step", "noted before it"])
+def test_a_loop_owes_no_losses_of_a_skipped_step(early: bool) -> None:
+    opt = steered(task := mlp())
+    for t in range(6):
+        opt.zero_grad()
+        (loss := task.loss(t)).backward()
+        with opt.ascended():
+            (above := task.loss(t) * (math.nan if t == 2 else 1)).backward()
+        if early:
+            opt.note_losses(loss, above)
+        opt.step()
+        if not early:
+            opt.note_losses(loss, above)
+    assert opt.skipped == 1
+
+
 def test_a_loop_that_does_not_is_an_error() -> None:
     task = mlp()
     with pytest.raises(RuntimeError, match=r"call opt\.note_losses\(loss, perturbed_loss\) once"):

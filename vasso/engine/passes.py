@@ -137,6 +137,8 @@ class Passes:
         current.losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
         if current.pending:  # the closure has called ascended() itself, through a host's callback
             return
+        if hasattr(data, "covers"):
+            clear([p for p in params if not data.covers(p)])
         validation.closure_result(loss, params, perturbed=self.perturbation.is_perturbed)
         self.scaling.unscale(params)
         if hasattr(data, "note"):

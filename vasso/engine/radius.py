@@ -78,8 +78,9 @@ class RadiusControl:
 
     def end_of_step_in_a_loop(self) -> None:
         """Notes whether the loop still owes the losses of its step."""
-        current = self.current
-        owes = self.rule.observes and current.summary.climbed and current.has_gradient_at_w
+        current, last = self.current, self.current.summary
+        owes = self.rule.observes and last.climbed and not last.skipped
+        owes = owes and current.has_gradient_at_w
         self._waiting, self._observed = owes and not self._observed, False
 
     def check_losses_are_known(self) -> None:

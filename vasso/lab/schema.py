@@ -30,9 +30,14 @@ UNEXPECTED = (
 )
 
 
-def out_of_memory(error: BaseException) -> str:
-    """A sentence if an error means that memory is used up, else ""; torch's own has no type."""
+def known_cause(error: BaseException) -> str:
+    """A sentence if torch's error means no memory, or one sample for BatchNorm; else ""."""
     named = f"{type(error).__name__}: {error}"
+    if "more than 1 value per channel when training" in named:
+        return (
+            "BatchNorm cannot train on a batch of one sample: choose larger batches, or leave out "
+            "the smaller last one (drop_last)"
+        )
     if not any(sign in named for sign in ("MemoryError", "OutOfMemory", "allocate memory")):
         return ""
     first = str(error).strip().partition("\n")[0]

@@ -182,6 +182,10 @@ class _OfHead:
     batch: Outputs
     cost: ClassVar[float] = FORWARD
 
+    def covers(self, p: Tensor) -> bool:
+        """Whether the pass gives the gradient of a parameter; others may hold zeros of old ones."""
+        return p is getattr(self.batch.head, "weight", None)
+
     def __call__(self) -> Tensor:
         return self.batch.of_head()
 

@@ -95,6 +95,8 @@ TRAIN = [
     ("--size 16", "got 16: they are made smaller, not larger"),
     ("--crop 50", "crop must be below 8, the side of the images, got 50"),
     ("--resized-crop 6", "resized_crop must be at least 8, the side of the images, got 6"),
+    ("--resized-crop 1000000", "resized_crop must be at least 0 and at most 4096, got 1e+06"),
+    ("--reestimate 1", "reestimate must be 0 or at least 2 images"),
     ("--cutout 50", "cutout must be at most 8, the side of the images, got 50"),
     ("--warm-up 9999 --epochs 2", "warm_up must be below the 20 steps of the run, got 9999"),
     ("--data broken:data", "the module broken cannot be imported (ZeroDivisionError"),
@@ -226,6 +228,16 @@ def test_a_newer_store_and_one_that_holds_something_else_are_left_alone(
     (tmp_path / name).write_bytes(content)
     assert called("train", "--store", str(tmp_path)) == FAILED
     assert message in capsys.readouterr().err
+
+
+def test_batchnorm_has_no_variance_of_one_sample(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ("--batch 1 --train-size 20", "--batch 19 --train-size 20 --no-drop-last"):
+        assert called("train", *words.split(), "--epochs", "1", "--accelerator", "cpu") == FAILED
+        said = capsys.readouterr().err
+        assert "BatchNorm cannot train on a batch of one sample: choose larger batches" in said
+        assert "Traceback" not in said
 
 
 def test_a_file_where_a_directory_should_be(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from vasso.lab.cli.errors import (
     describe_os_error,
     say,
 )
-from vasso.lab.schema import UNEXPECTED, LabError, nearest, out_of_memory
+from vasso.lab.schema import UNEXPECTED, LabError, known_cause, nearest
 from vasso.optional import MissingExtraError, needs_extra
 
 ABOUT = "Sharpness-aware training: the lab."
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
         say(f"vasso: {error}")
         code = USAGE_ERROR
     except Exception as error:
-        if not (message := out_of_memory(error)):
+        if not (message := known_cause(error)):
             traceback.print_exc()
         say(f"vasso: {message or UNEXPECTED}")
         code = FAILED

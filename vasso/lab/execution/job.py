@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Self, TypeAlias
 
 from vasso.lab.experiment.run import Run
-from vasso.lab.schema import UNEXPECTED, LabError, out_of_memory
+from vasso.lab.schema import UNEXPECTED, LabError, known_cause
 from vasso.lab.store.atomic import DiskFullError
 from vasso.lab.store.lock import TAKEOVER
 from vasso.lab.training.options import RunOptions
@@ -129,4 +129,4 @@ def train_here(job: Job, stop: StopRequest) -> Answer:
     except Exception as error:
         trace = "".join(traceback.format_exception(error)[-3:])
         unexpected = f"{type(error).__name__}: {error}\n{trace}{UNEXPECTED}"
-        return "lost", out_of_memory(error) or unexpected
+        return "lost", known_cause(error) or unexpected

@@ -23,6 +23,7 @@ OF_IMAGES = (
     *("resized_crop", "width", "reestimate", "loss"),
 )
 """Settings of images alone."""
+MOST_PIXELS = 4096
 OF_SENTENCES = ("pieces", "dropout")
 """Settings of sentences alone."""
 
@@ -113,6 +114,9 @@ class Task:
             Range(least=1).check(name, 1 if getattr(self, name) is None else getattr(self, name))
         for name in ("validation", "reestimate", "others", "snr"):
             Range(least=0).check(name, getattr(self, name))
+        if self.reestimate == 1:
+            raise ValueError("reestimate must be 0 or at least 2 images, which have a variance")
+        Range(least=0, most=MOST_PIXELS).check("resized_crop", self.resized_crop)
         if 0 < self.snr < 3:
             raise ValueError(
                 f"snr must be 0 or at least 3 batches, to have a spread, got {self.snr}"
