@@ -8,14 +8,16 @@
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, TypeAlias, Unpack
 
 import pytorch_optimizer
+import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 from usual import Usual
 
-from vasso import SAM, VaSSO
+from vasso import SAM, SharpnessAware, VaSSO
 from vasso.optimizer import Options
 
 Closure: TypeAlias = Callable[[], Tensor]
@@ -55,7 +57,7 @@ def alone(params: list[Tensor], base: Base) -> Step:
     return step
 
 
-def ours(preset: type[SAM] | type[VaSSO], **options: Unpack[Options]) -> Build:
+def ours(preset: Callable[..., SharpnessAware], **options: Unpack[Options]) -> Build:
     """A preset of this package."""
 
     def build(params: list[Tensor], base: Base) -> Step:
@@ -104,6 +106,9 @@ METHODS: dict[str, Build] = {
         for restore in RESTORES
         for nonfinite in NONFINITES
     },
+    "VaSSO recompute bfloat16": ours(
+        partial(VaSSO, slope_dtype=torch.bfloat16), restore="recompute"
+    ),
     "usual VaSSO": usual(THETA),
     "usual SAM": usual(1.0),
     "pytorch_optimizer SAM": theirs(None),

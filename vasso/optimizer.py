@@ -390,7 +390,7 @@ class SharpnessAware(OptimizerWrapper):
             if len(shares) == 1:
                 yield from self._alone(shares[0], state)
                 return
-            mean = Mean()
+            mean = Mean(self._groups.step)
             for share in shares:
                 own = state.copy()
                 self.statistics.remember()
@@ -414,7 +414,7 @@ class SharpnessAware(OptimizerWrapper):
 
     def _average_state(self, state: PartState) -> None:
         if self._current.summary.climbed:
-            self._distributed.average_vectors(state.kept, self._groups.names_of_vectors())
+            self._distributed.average_vectors(state.kept, self._groups.dtypes_of_vectors())
 
     def _one_micro_batch(self, share: PassData) -> Requests:
         """Algorithm 1 on a micro-batch; the state of the parts is averaged over the window."""
@@ -532,6 +532,7 @@ class SharpnessAware(OptimizerWrapper):
             self._accumulation.finish(state)
             self._groups.keep_numbers(state.numbers)
         self._radius.end_of_step_in_a_loop()
+        self._norms.start()  # the loop may have changed gradients since their norm was taken
         self._step_base()
         self.statistics.remember()
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
+from torch import dtype
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -112,8 +113,9 @@ class VaSSO(SharpnessAware):
     u = g_t(x_t + epsilon_t)
 
     Li and Giannakis, NeurIPS 2023, eq. (4). Two gradient evaluations per step, one vector between
-    steps. With theta = 1 this is `SAM`. Along the averaged slope the same rho raises the loss of
-    the current batch less than SAM's does, so the best rho tends to be larger.
+    steps, or half a vector with `slope_dtype=torch.bfloat16` (see `Ema`). With theta = 1 this is
+    `SAM`. Along the averaged slope the same rho raises the loss of the current batch less than
+    SAM's does, so the best rho tends to be larger.
 
     Example:
         >>> import torch
@@ -124,8 +126,8 @@ class VaSSO(SharpnessAware):
     """
 
     def __init__(self, base: Optimizer, *, rho: Rho = 0.05, theta: Setting = 0.4,
-                 **options: Unpack[Options]) -> None:
-        super().__init__(base, rho=rho, direction=Ema(theta), **options)
+                 slope_dtype: dtype | None = None, **options: Unpack[Options]) -> None:
+        super().__init__(base, rho=rho, direction=Ema(theta, dtype=slope_dtype), **options)
 
 
 class ASAM(SharpnessAware):

@@ -20,7 +20,8 @@ OURS = [
     for restore in ("recompute", "copy")
     for nonfinite in ("ignore", "skip")
 ]
-OTHERS = ["usual VaSSO", "usual SAM", "pytorch_optimizer SAM", "pytorch_optimizer SAM foreach"]
+LOW = "VaSSO recompute bfloat16"
+OTHERS = [LOW, "usual VaSSO", "usual SAM", "pytorch_optimizer SAM", "pytorch_optimizer SAM foreach"]
 
 
 def shown(name: str, file: Path) -> str:
@@ -106,7 +107,7 @@ def test_the_count_sees_a_loop_over_tensors(result: Any) -> None:
 @pytest.mark.parametrize("label", OURS + OTHERS)
 def test_what_is_compared_does_the_same(result: Any, label: str) -> None:
     """Up to rounding: 1 would be the difference between climbing and not climbing."""
-    assert result["agreement"][label] < 1e-3
+    assert result["agreement"][label] < (2e-2 if label == LOW else 1e-3)  # 8 bits for each entry
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,15 @@ def bfloat16() -> dict[str, Any]:
     return {"projection": sum(found) / len(found)}
 
 
+def slope_in_bfloat16() -> dict[str, Any]:
+    twin = network()
+    train(VaSSO(BASES["momentum"](twin.parameters()), rho=0.1), twin, steps=4)
+    model, opt = ddp.vasso("fsdp", slope_dtype=torch.bfloat16)
+    train(opt, model, steps=4, **ddp.here())
+    dtypes = sorted({str(entry["d"].to_local().dtype) for entry in opt._vectors.values()})
+    return {**ddp.outcome(opt, model, twin), "dtypes": dtypes}
+
+
 def part_classes(name: str) -> set[type]:
     method = methods()[name]
     model = network()
@@ -214,6 +223,7 @@ CASES = {
     "accumulated": partial(ddp.accumulated, "fsdp"),
     **{f"stale {known}": partial(looks_in_between, known) for known in (True, False)},
     "bfloat16": bfloat16,
+    "slope in bfloat16": slope_in_bfloat16,
     "follows the gap": partial(ddp.follows_the_gap, "fsdp"),
     "normalisation fsdp": partial(normalisation, "fsdp"),
     "normalisation ddp": partial(normalisation, "ddp"),

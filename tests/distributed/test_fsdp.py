@@ -67,6 +67,12 @@ def test_shards_of_eight_bits_climb_by_rho(found: dict[str, Any]) -> None:
     assert found["bfloat16"]["projection"] == pytest.approx(1.0, abs=0.05)
 
 
+def test_a_slope_in_bfloat16_is_cut_as_the_weights_are(found: dict[str, Any]) -> None:
+    result = of(found, "slope in bfloat16")
+    assert result["dtypes"] == ["torch.bfloat16"]
+    assert 0 < result["gap"] <= 1e-3  # the rounding of an epsilon of length 0.1, four times
+
+
 def test_every_class_of_a_part_is_tried() -> None:
     classes = [set().union(*map(part_classes, names)) for names in (PRESETS, CHOSEN)]
     assert classes[0] == classes[1]

@@ -104,6 +104,50 @@ def test_a_step_waits_for_the_host_twice_and_without_checks_never(
     assert reads_of_a_step(monkeypatch, preset, **options) == waits
 
 
+def norms_of_a_step(monkeypatch: pytest.MonkeyPatch, preset: type, **options: object) -> int:
+    norm, count = torch._foreach_norm, 0
+
+    def counted(*args: object) -> object:
+        nonlocal count
+        count += 1
+        return norm(*args)
+
+    w = torch.ones(3, requires_grad=True)
+    opt = preset(torch.optim.SGD([w], lr=0.1), **options)
+    closure = closure_of(opt, lambda: w.square().sum())
+    opt.step(closure)
+    monkeypatch.setattr(torch, "_foreach_norm", counted)
+    opt.step(closure)
+    return count
+
+
+@pytest.mark.parametrize(("preset", "checks"), [(SAM, 1), (VaSSO, 2)])
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_checks_read_the_gradient_that_goes_down_and_one_that_goes_into_the_slope(
+    monkeypatch: pytest.MonkeyPatch, preset: type, checks: int, clip_norm: float | None
+) -> None:
+    options = {"clip_norm": clip_norm, "restore": "copy"}
+    without = 1 if clip_norm is None else 2  # the slope's, and that of the gradient to clip
+    assert norms_of_a_step(monkeypatch, preset, nonfinite="ignore", **options) == without
+    monkeypatch.undo()
+    assert norms_of_a_step(monkeypatch, preset, nonfinite="skip", **options) == 1 + checks
+
+
+@pytest.mark.parametrize("way", ["closure", "ascended"])
+def test_a_gradient_that_changes_after_its_check_is_clipped_by_its_new_norm(way: Way) -> None:
+    w = torch.tensor([3.0, 4.0], requires_grad=True)
+    opt = SAM(torch.optim.SGD([w], lr=1.0), rho=0.0, clip_norm=1.0)
+    if way == "closure":
+        opt.step(closure_of(opt, lambda: 50 * w.square().sum()))
+    else:
+        w.grad = w.detach().clone()
+        with opt.ascended():
+            w.grad = w.detach().clone()
+        w.grad.data.mul_(100)  # a write that its version does not count
+        opt.step()
+    assert torch.allclose(w.detach(), torch.tensor([2.4, 3.2]))
+
+
 @pytest.mark.parametrize("nonfinite", ["skip", "ignore"])
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_step_of_any_method_waits_only_to_check_its_gradients(

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from vasso.engine.groups import COST, Groups
-from vasso.numerics.vectors import Vector, copied
+from vasso.numerics.rng import mix_seed
+from vasso.numerics.vectors import Vector, copied, lerp_
 from vasso.parts.memory import PartState
 
 
@@ -29,11 +30,12 @@ class Mean:
     lerp(x, x) is x to the last bit: what no share has changed is not changed by the mean.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, step: int = 0) -> None:
         self.gradients: dict[Tensor, Tensor] = {}
         self.state: PartState | None = None
         self.losses: list[Any] = []
         self.weight = 0.0
+        self.step, self._roundings = step, 0
 
     def add(
         self, params: Vector, state: PartState, weight: float, losses: Sequence[Any] = ()
@@ -58,10 +60,18 @@ class Mean:
         for p, vectors in state.kept.items():
             means = self.state.kept.setdefault(p, {})
             for name, vector in vectors.items():
-                means[name] = means[name].lerp_(vector, new) if name in means else vector
+                if name in means:
+                    lerp_([means[name]], [vector], [new], self._seed())
+                else:
+                    means[name] = vector
         for name, number in state.numbers.items():
             before = self.state.numbers.get(name, number)
             self.state.numbers[name] = before + new * (number - before)
+
+    def _seed(self) -> int:
+        """For vectors kept in 16 bits, which are rounded at random."""
+        self._roundings -= 1  # slopes take 0, weights 1, 2, ...
+        return mix_seed(self.step, self._roundings)
 
     def write_to(self, state: PartState) -> None:
         """Writes the means into `p.grad` and into the state of the step."""
@@ -121,6 +131,7 @@ class Accumulation:
 
     def add(self, state: PartState) -> None:
         """Takes what the parts remember after a micro-batch into the mean."""
+        self._mean.step = self.groups.step
         self._mean.add([], state, 1.0)
 
     def close(self, failed: bool = False) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from vasso.engine.groups import FORMAT, METHOD, PREFIX, VERSION, Group
-from vasso.numerics.vectors import at_least_float32, shards
+from vasso.numerics.vectors import shards
 from vasso.parts.memory import KeptVectors
 
 HAS = f"{PREFIX}has_"
@@ -29,8 +29,8 @@ class StateView(MutableMapping[Tensor, Any]):
     """The state of the base and our vectors as one mapping: parameter -> a dict of both.
 
     Empty until one of them has something. Then every parameter that requires a gradient has an
-    entry, so that a checkpoint and a fresh optimizer have the same keys. `names` gives the names of
-    the vectors to remember of each parameter.
+    entry, so that a checkpoint and a fresh optimizer have the same keys. `dtypes` gives the vectors
+    to remember of each parameter, by name.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class StateView(MutableMapping[Tensor, Any]):
         base: Optimizer,
         vectors: KeptVectors,
         form: Form,
-        names: Callable[[], dict[Tensor, list[str]]],
+        dtypes: Callable[[], dict[Tensor, dict[str, torch.dtype]]],
     ) -> None:
-        self.base, self.vectors, self.form, self._names = base, vectors, form, names
+        self.base, self.vectors, self.form, self._dtypes = base, vectors, form, dtypes
 
     @cached_property
-    def kept(self) -> dict[Tensor, list[str]]:
-        """The names of the vectors to show, for every parameter."""
-        return self._names()
+    def kept(self) -> dict[Tensor, dict[str, torch.dtype]]:
+        """The vectors to show of every parameter: name -> dtype."""
+        return self._dtypes()
 
     def __bool__(self) -> bool:
         return bool(self.form or self.vectors or any(self.base.state.values()))
@@ -64,8 +64,9 @@ class StateView(MutableMapping[Tensor, Any]):
         entry[f"{HAS}base"] = _flag(bool(real))
         vectors = self.vectors.get(p, {})
         for name in dict.fromkeys((*vectors, *self.kept[p])):
-            entry[PREFIX + name] = vectors[name] if name in vectors else _slope_of_zeros(p)
-            entry[HAS + name] = _flag(name in vectors)
+            known = name in vectors
+            entry[PREFIX + name] = vectors[name] if known else _zeros(p, self.kept[p][name])
+            entry[HAS + name] = _flag(known)
         return entry
 
     def packed(self, theirs: Mapping[str, Any], groups: list[Group]) -> dict[str, Any]:
@@ -170,8 +171,8 @@ def _flag(value: bool) -> Tensor:
     return torch.tensor(float(value))
 
 
-def _slope_of_zeros(p: Tensor) -> Tensor:
-    return torch.zeros_like(p, dtype=at_least_float32(p.dtype)).detach()
+def _zeros(p: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros_like(p, dtype=dtype).detach()
 
 
 def on_devices(vectors: Mapping[Tensor, Mapping[str, Tensor]]) -> KeptVectors:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from vasso import validation
 from vasso.parts.ascents import Ascent
 from vasso.parts.descents import Descent
-from vasso.parts.directions import Direction
+from vasso.parts.directions import Direction, Ema
 from vasso.parts.geometries import Geometry
 from vasso.parts.plans import Batch, Plan
 from vasso.parts.policies import Policy
@@ -136,6 +136,11 @@ class Parts(NamedTuple):
                     f'{part} cannot be used with sync="local": the gradient at w is that of one '
                     'rank, and ranks would drift apart. Use sync="global".'
                 )
+        if isinstance(direction, Ema) and direction.dtype:
+            yield (
+                f'{direction} cannot be used with sync="local": ranks would round the mean of '
+                'their slopes to nearest. Leave the dtype out, or use sync="global".'
+            )
 
     def check_same_data(self) -> None:
         """Raises ValueError if a part needs what an `ascent_closure` does not give."""

@@ -98,14 +98,16 @@ class Distributed:
             for p, mean in zip(params, means, strict=True):
                 p.grad = mean
 
-    def average_vectors(self, kept: KeptVectors, names: dict[Tensor, list[str]]) -> None:
+    def average_vectors(
+        self, kept: KeptVectors, dtypes: dict[Tensor, dict[str, torch.dtype]]
+    ) -> None:
         """With local perturbations: what is remembered becomes the mean over ranks.
 
-        The reductions are the same on all ranks: `names` says what a rank may have.
+        The reductions are the same on all ranks: `dtypes` says what a rank may have.
         """
         if not self.local:
             return
-        rows = [(p, name) for p, of_p in names.items() for name in of_p]
+        rows = [(p, name) for p, of_p in dtypes.items() for name in of_p]
         vectors = [kept.get(p, {}).get(name) for p, name in rows]
         means = self._average(
             vectors,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -186,17 +187,18 @@ class Groups:
         counters = {key: known.get(key, zero) for key, zero in zeros.items()}
         return {**counters, METHOD: self.method, VERSION: FORMAT}
 
-    def names_of_vectors(self) -> dict[Tensor, list[str]]:
-        """The names of the vectors to remember of each parameter, under the current settings."""
+    def dtypes_of_vectors(self) -> dict[Tensor, dict[str, torch.dtype]]:
+        """The vectors to remember of each parameter under the current settings: name -> dtype."""
         found, covered = {}, self.covered()
         for row, group in enumerate(self.adopt()):
             schedules = self.schedules_of(group, row)
             values = {s.name: group[s.key] for s in self.settings}
             without_rho = values.get("rho") == 0 and "rho" not in schedules
             parts = [part for part in self.parts if part.remembers_all or not without_rho]
-            names = [name for part in parts for name in _vectors_of(part, values, schedules)]
+            rows = [(part, name) for part in parts for name in _vectors_of(part, values, schedules)]
             for p in group["params"]:
-                found[p] = names if covered is None or p in covered else []
+                own = rows if covered is None or p in covered else []
+                found[p] = {name: part.dtype_of(name, p.dtype) for part, name in own}
         return found
 
     def strip(self) -> None:

@@ -397,7 +397,7 @@ class OptimizerWrapper(Optimizer):
     @property  # type: ignore[override]
     def state(self) -> StateView:
         """The base's state and what we remember, merged by parameter; entries are copies."""
-        return StateView(self.base, self._vectors, self._form, self._groups.names_of_vectors)
+        return StateView(self.base, self._vectors, self._form, self._groups.dtypes_of_vectors)
 
     @state.setter
     def state(self, state: Mapping[Tensor, Any]) -> None:

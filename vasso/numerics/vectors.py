@@ -22,6 +22,7 @@ Gradient: TypeAlias = list[Tensor | None]
 
 MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
+PIECE = 2**18  # entries that are rounded at random in one go
 MARGIN = 1e7  # factor between a norm and the limits at which its square under- or overflows
 
 
@@ -239,8 +240,15 @@ def lerp_(d: Vector, g: Vector, weights: Sequence[float], seed: int | None = Non
         else:
             torch._foreach_lerp_(some, ends, parts)
     for i, row_seed in low:
-        moved = torch.lerp(d[i].float(), g[i].float(), weights[i])
-        d[i].copy_(rounded(moved, d[i].dtype, row_seed))
+        for k, (x, end) in enumerate(zip(pieces(d[i]), pieces(g[i]), strict=True)):
+            moved = torch.lerp(x.float(), end.float(), weights[i])
+            x.copy_(rounded(moved, x.dtype, mix_seed(row_seed, k) if k else row_seed))
+
+
+def pieces(x: Tensor) -> Sequence[Tensor]:
+    """Views of a tensor of at most `PIECE` entries, or one row: temporaries of each are small."""
+    rows = max(1, PIECE // max(1, x[0].numel())) if x.numel() > PIECE else 0
+    return torch.split(x, rows) if rows else [x]
 
 
 def as_dtypes(v: Vector, like: Vector) -> Vector:

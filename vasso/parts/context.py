@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -43,12 +43,12 @@ class Norms:
         self.descent_in_range = True
         self._trusted: Vector = []
         self.before: Tensor | None = None
-        self._stored: tuple[Vector, list[int], Tensor] | None = None
+        self._stored = self._descent = _NONE
         self.start()
 
     def start(self) -> None:
         """Begins a new step."""
-        self.reads, self._in_range = False, True
+        self.reads, self._in_range, self._descent = False, True, _NONE
         self._known: dict[int, tuple[Vector, Tensor]] = {}
 
     def __call__(self, v: Vector) -> Tensor:
@@ -80,10 +80,14 @@ class Norms:
         """||u|| of a gradient of all groups, also as a number on the host."""
         length, value = measured(u)
         self.descent_in_range = is_safe(value, u)
+        self._descent = (u, _versions(u), length) if _are_plain(u) else _NONE
         return length, value
 
     def of_descent(self, u: Vector) -> Tensor:
         """||u||, read by the host only if the gradient it is made of was near the limits."""
+        known = _unchanged(self._descent, u)
+        if known is not None:
+            return known
         return norm(u) if self.descent_in_range else measured(u)[0]
 
     def known(self, v: Vector) -> Tensor | None:
@@ -92,14 +96,11 @@ class Norms:
 
     def store(self, v: Vector) -> None:
         """Keeps the norm of a slope, if it is known, until one of its tensors changes."""
-        length, plain = self.known(v), all(type(x) is Tensor for x in v)
-        self._stored = (v, _versions(v), length) if length is not None and plain else None
+        self._stored = (v, _versions(v), self.known(v)) if _are_plain(v) else _NONE
 
     def note_before(self, v: Gradient) -> None:
         """Looks up the norm of the slope that the last step has left."""
-        tensors, versions, length = self._stored or ([], [], None)
-        same = len(v) == len(tensors) and all(a is b for a, b in zip(v, tensors, strict=True))
-        self.before = length if same and _versions(tensors) == versions else None
+        self.before = _unchanged(self._stored, v)
 
     def forget(self) -> None:
         """Drops every vector a norm was taken of."""
@@ -114,8 +115,26 @@ class Norms:
         return Norms, (self.checks,)
 
 
+def _are_plain(v: Vector) -> bool:
+    """Whether `_versions` sees every write."""
+    return all(type(x) is Tensor for x in v)
+
+
 def _versions(v: Vector) -> list[int]:
     return [x._version for x in v]
+
+
+Stored: TypeAlias = tuple[Vector, list[int], Tensor | None]
+"""Tensors, how often each had been written to, and their norm then."""
+
+_NONE: Stored = ([], [], None)
+
+
+def _unchanged(stored: Stored, v: Sequence[Tensor | None]) -> Tensor | None:
+    """The stored norm, if v are the same tensors and nothing has been written to them."""
+    tensors, versions, length = stored
+    same = len(v) == len(tensors) and all(a is b for a, b in zip(v, tensors, strict=True))
+    return length if same and _versions(tensors) == versions else None
 
 
 def _unasked(*args: object, **kwargs: object) -> Any:

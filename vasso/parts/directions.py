@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch.optim import Optimizer
 
 from vasso import validation
+from vasso.numerics.rng import mix_seed
 from vasso.numerics.vectors import (
     Gradient,
     Vector,
@@ -36,7 +37,7 @@ from vasso.numerics.vectors import (
 )
 from vasso.parts.context import StepContext
 from vasso.parts.memory import PartState
-from vasso.parts.part import Part, Range, Setting
+from vasso.parts.part import UNNAMED, Part, Range, Setting
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Ema(Direction):
 
     The average is over gradients at x_t, never at x_t + epsilon_t. At theta = 1 the slope is the
     batch gradient, as in SAM, and nothing is remembered. For weights below float32 the slope is
-    kept in float32.
+    kept in float32, unless `dtype` says otherwise.
 
     Args:
         theta: weight of the newest gradient, in (0, 1]. A small theta averages over many steps.
@@ -91,15 +92,19 @@ class Ema(Direction):
             code), "zero" is theta times it, as if the slope had been 0 before.
         stale: what to do in a step without a gradient at w: "stay" keeps the slope, "follow" uses
             the last gradient at w + epsilon instead.
+        dtype: torch.bfloat16 keeps the slope in half of the memory. Each update is rounded up or
+            down at random, so that it is right on average; the random numbers are a function of
+            the step. Default: the dtype of the weights, at least float32.
 
     Example:
-        >>> Ema(0.4)
-        Ema(theta=0.4, init='first', stale=None)
+        >>> print(Ema(0.4, dtype=torch.bfloat16))
+        Ema(init='first', stale=None, dtype=torch.bfloat16)
     """
 
     theta: Setting = 0.4
     init: Literal["first", "zero"] = "first"
     stale: Literal["stay", "follow"] | None = None
+    dtype: torch.dtype | None = field(default=None, kw_only=True, metadata=UNNAMED)
 
     scheduled: ClassVar[Mapping[str, Range]] = {"theta": Range(above=0, most=1)}
     remembers: ClassVar[tuple[str, ...]] = ("d", "h")
@@ -108,6 +113,8 @@ class Ema(Direction):
         super().__post_init__()
         validation.one_of("init", self.init, "first", "zero")
         validation.one_of("stale", self.stale, "stay", "follow", None)
+        if self.dtype not in (torch.bfloat16, None):
+            raise ValueError(f"dtype must be torch.bfloat16 or None, got {self.dtype!r}")
 
     @property
     def has_stale(self) -> bool:
@@ -119,6 +126,9 @@ class Ema(Direction):
             return ("d", "h")
         return ("d",) if settings["theta"] < 1 or self.stale else ()
 
+    def dtype_of(self, name: str, weights: torch.dtype) -> torch.dtype:
+        return self.dtype if self.dtype and name == "d" else super().dtype_of(name, weights)
+
     def __call__(
         self, g: Vector | None, memory: PartState, context: StepContext, **settings: list[float]
     ) -> Vector:
@@ -127,7 +137,8 @@ class Ema(Direction):
         seen: Gradient = list(memory.recall("h") if g is None else g)
         if g is not None or self.stale == "follow":
             old = [i for i, s in enumerate(d) if s is not None and seen[i] is not None]
-            lerp_(_present(d, old), _present(seen, old), [theta[i] for i in old])
+            seed = mix_seed(context.step, 0) if self.dtype else None  # 1, 2, ... round weights
+            lerp_(_present(d, old), _present(seen, old), [theta[i] for i in old], seed)
         if g is None:
             return zeros_for_missing(d, context.w)
         if all(s is None for s in d) and not any(self.keeps(theta=t) for t in theta):
@@ -135,7 +146,8 @@ class Ema(Direction):
         for i, slope in enumerate(d):
             if slope is None and self.keeps(theta=theta[i]):
                 start = 1.0 if self.init == "first" else theta[i]
-                d[i] = memory.store("d", i, torch.mul(full_precision(g[i]), start))
+                first = torch.mul(full_precision(g[i]), start)
+                d[i] = memory.store("d", i, first.to(self.dtype or first.dtype))
         return [g[i] if slope is None else slope for i, slope in enumerate(d)]
 
     def after(self, h: Gradient, memory: PartState, context: StepContext) -> None:

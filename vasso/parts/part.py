@@ -12,8 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from vasso.numerics.vectors import at_least_float32
+
+UNNAMED: Mapping[str, bool] = {"unnamed": True}
+"""Metadata of a field that is left out of `str(part)` while it is None, as in older checkpoints."""
 
 Schedule: TypeAlias = Callable[[int, float], float]
 """A setting over time: ``(step, lr) -> value``, called once per group and step."""
@@ -93,6 +99,10 @@ class Part:
         """The names in `remembers` that are needed under these values of the settings."""
         return self.remembers
 
+    def dtype_of(self, name: str, weights: torch.dtype) -> torch.dtype:
+        """The dtype in which a vector is kept, for weights of a dtype."""
+        return at_least_float32(weights)
+
     def check_base(self, base: Optimizer) -> None:
         """Raises if the part cannot work with a base optimizer; called at construction."""
 
@@ -104,8 +114,9 @@ class Part:
 
     def __str__(self) -> str:
         """The part without its scheduled settings: equal strings can share a checkpoint."""
-        fixed = [field.name for field in fields(self) if field.name not in self.scheduled]
-        values = {name: getattr(self, name) for name in fixed}
+        fixed = [field for field in fields(self) if field.name not in self.scheduled]
+        every = {field.name: (getattr(self, field.name), field.metadata) for field in fixed}
+        values = {name: x for name, (x, told) in every.items() if x is not None or told != UNNAMED}
         arguments = ", ".join(
             f"{name}={value if isinstance(value, Part) else repr(value)}"
             for name, value in values.items()

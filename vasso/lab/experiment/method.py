@@ -33,6 +33,8 @@ SCHEDULES: Mapping[str, Callable[..., Any]] = {
     name: getattr(schedules, name)
     for name in ("proportional_to_lr", "linear", "cosine", "warmed_up", "piecewise")
 }
+NAMED: Mapping[str, Any] = {"frank_wolfe": schedules.frank_wolfe, "bfloat16": torch.bfloat16}
+"""Values of settings that a text names."""
 NO_SETTINGS = ("base", "model", "batchnorm", "same_rng", "clip_norm", "options")
 SOURCE = {"SVRG": "data", "SARAH": "data", "Entropy-SGD": "source"}
 """Methods that need data beyond the batch, and the name of that argument."""
@@ -314,8 +316,8 @@ def _parse(value: Value) -> Any:
     """The schedule that a text calls; other texts and numbers as they are."""
     if not isinstance(value, str):
         return value
-    if value == "frank_wolfe":
-        return schedules.frank_wolfe
+    if value in NAMED:
+        return NAMED[value]
     name, paren, _ = value.partition("(")
     if not paren or is_auto(value):
         return value
