@@ -159,7 +159,8 @@ def missing(done: set[str], store: Store) -> Iterator[tuple[Part, list[Run]]]:
     """The parts with the runs that are neither in a record nor finished in the store, each once."""
     seen = set(done)
     for part in QUEUE:
-        runs = [run for run in run_status(part.runs(), store).missing if run.id not in seen]
+        status = run_status(part.runs(), store, results=False)
+        runs = [run for run in status.missing if run.id not in seen]
         seen |= {run.id for run in runs}
         yield part, runs
 

@@ -5,6 +5,7 @@ Tables come from TOML files, from the command line and from a store. They are da
 
 import dataclasses
 import functools
+import json
 import tomllib
 import types
 import unicodedata
@@ -64,6 +65,22 @@ def nearest(value: str, choices: Iterable[str]) -> str:
     if near:
         return f" Did you mean {near!r}?"
     return f" There are {', '.join(map(repr, known))}." if known else ""
+
+
+def canonical(value: Any) -> str:
+    """Plain values as text, the same for the same settings: 1.0 is written as 1.
+
+    Example:
+        >>> canonical({"rho": 1.0, "name": "SAM"})
+        '{"name":"SAM","rho":1}'
+    """
+    return json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _whole(item) for key, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def name_of(what: str, value: object, choices: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from tests.lab.stores import accuracy, as_lines, as_store, rewritten, runs_of, t
 from vasso.lab.experiment.method import MethodConfig
 from vasso.lab.experiment.run import Run
 from vasso.lab.experiment.task import Task
-from vasso.lab.report.cells import cells_of
+from vasso.lab.report.cells import NUMBERS, cells_of
 from vasso.lab.report.compare import (
     Comparison,
     OneRadius,
@@ -93,6 +93,24 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
     before = sorted((p, p.stat().st_mtime_ns) for p in store.root.rglob("*"))
     assert len(read_store(store.root).runs) == 1
     assert sorted((p, p.stat().st_mtime_ns) for p in store.root.rglob("*")) == before
+
+
+def test_what_a_page_keeps_of_runs_gives_the_numbers_of_all_there_is(tmp_path: Path) -> None:
+    runs = [*some("SAM", 0.1), *some("SGD", 0), *some("SAM", 0.2, epochs=5)]
+    unfinished = trained(some("SAM", 0.4)[0], finished=False)
+    root = as_store(tmp_path, [*map(trained, runs), unfinished]).root
+    whole, shown = read_store(root), read_store(root, whole=False)
+    for name, quantity in NUMBERS.items():
+        of_whole, of_shown = (
+            [quantity(one) for one in found.runs.values() if one.result is not None]
+            for found in (whole, shown)
+        )
+        assert of_whole == of_shown, name
+    for run_id, one in shown.runs.items():
+        for name in ("epoch", "test_accuracy", "step"):
+            both = (each.epochs for each in (one, whole.runs[run_id]))
+            assert len({tuple(epoch.get(name) for epoch in epochs) for epochs in both}) == 1
+        assert "train_loss" not in one.epochs[0]
 
 
 def test_what_is_damaged_is_named_and_the_rest_is_kept(tmp_path: Path) -> None:

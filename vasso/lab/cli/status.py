@@ -13,6 +13,7 @@ import tyro
 from vasso.lab.cli.errors import FAILED, say, usage_errors
 from vasso.lab.cli.list import aligned
 from vasso.lab.cli.paths import StoreOption
+from vasso.lab.store.index import Index
 from vasso.lab.store.lock import TAKEOVER, Holder, StoreError, holder_of, is_alive
 from vasso.lab.store.run_directory import CHECKPOINT, RunDirectory
 from vasso.lab.store.store import STORE, Store
@@ -54,10 +55,12 @@ class StatusCommand:
             wanted = studies.load(self.study).at(self.scale).runs if self.study else ()
             if not self.store.is_dir():
                 raise ValueError(f"{self.store} is not there: name the directory of a study")
-        folders = {folder.id: folder for folder in Store(self.store, writes=False).folders()}
+        store = Store(self.store, writes=False)
+        folders = {folder.id: folder for folder in store.folders()}
         if wanted:
             folders = {run.id: folders[run.id] for run in wanted if run.id in folders}
-        states = [state_of(folder) for folder in folders.values()]
+        index = Index(store.root)
+        states = [state_of(folder, index) for folder in folders.values()]
         shown = [state for state in states if state.kind != "done"]
         if shown:
             print(aligned((state.kind, state.id, state.about) for state in shown))
@@ -68,8 +71,10 @@ class StatusCommand:
         return FAILED if any(state.kind in {"failed", "unread"} for state in states) else 0
 
 
-def state_of(folder: RunDirectory) -> RunState:
-    """The state of a run that has been begun."""
+def state_of(folder: RunDirectory, index: Index) -> RunState:
+    """The state of a run that has been begun; a finished run that the index knows is not read."""
+    if (took := index.seconds(folder.path)) is not None:
+        return RunState(folder.id, "done", seconds=took)
     try:
         result = folder.result
         if result is not None:

@@ -73,7 +73,7 @@ class StudyCommand:
         planned = list(study.at(self.scale).runs)
         if studies.changed(planned, assignments(self.set)) != planned:
             store.note_change(study.name, self.scale, self.set)
-        found = run_status(runs, store)
+        found = run_status(runs, store, results=False)
         counts = f"{len(runs)} runs, {len(found.missing)} to do{found.rest}, into {store.root}"
         say("\n".join([study.question, *found.warnings(), counts]))
         code = train_all(found.missing, store, self.execution, self.jobs, self.placement)
@@ -113,7 +113,7 @@ class StudyCommand:
         """Prints the status of each run and returns the exit code."""
         exists = self.store.exists()
         store = Store(self.store, writes=False) if exists else None
-        found = run_status(runs, store) if store else RunStatus(missing=runs)
+        found = run_status(runs, store, results=False) if store else RunStatus(missing=runs)
         for run in runs:
             print(f"{found.status_of(run):<7}", run.id)
         if runs:
@@ -167,7 +167,7 @@ def measure_all(
     from vasso.lab.studies.measurements import run_measurements
     from vasso.lab.training.host import start_fabric
 
-    finished = list(run_status(runs, store).done)
+    finished = list(run_status(runs, store, results=False).done)
     if runs and not finished:
         say("no run is finished: there is nothing to measure yet")
         return 0

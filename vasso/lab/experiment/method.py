@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -20,7 +23,7 @@ import vasso
 from vasso import schedules, validation
 from vasso.catalogue import Method as Entry
 from vasso.lab.experiment.rates import LearningRate, ScheduleName
-from vasso.lab.schema import filled, name_of, nearest
+from vasso.lab.schema import canonical, filled, name_of, nearest
 from vasso.parts.part import Range
 
 Value: TypeAlias = float | int | str | bool
@@ -43,6 +46,8 @@ OTHER_BATCH = {"SAM-db": 1.0, "SAM-db-m/2": 0.5}
 """Methods whose adversary comes from another batch, and its size as a share of the batch."""
 NOT_IN_THE_LAB = {"pairs", "adapters", "outputs", "head"}
 """What a method may need and no task of the lab has."""
+_TRIES = ContextVar("_TRIES", default=True)
+"""Whether a method is built once to check its settings."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,8 @@ class MethodConfig:
             Range(least=0, most=1).check(name, getattr(self, name))
         if self.average_from is not None:
             Range(least=0, most=1).check("average_from", self.average_from)
-        self._check_settings()
+        if _TRIES.get():
+            self._check_settings()
 
     @staticmethod
     def of(table: Mapping[str, Any], where: str = "the method") -> MethodConfig:
@@ -143,6 +149,11 @@ class MethodConfig:
         table = {name: value for name, value, default in pairs if value != default}
         settings = dict(table.pop("settings", ()))
         return {**table, **settings}
+
+    @cached_property
+    def canonical(self) -> str:
+        """These settings as text, for the id of a run."""
+        return canonical(self.as_table())
 
     @property
     def label(self) -> str:
@@ -252,6 +263,19 @@ class MethodConfig:
             self.build_loss(model, 2, 2, nn.functional.cross_entropy)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.label}: {error}") from None
+
+
+@contextmanager
+def not_built() -> Iterator[None]:
+    """Inside, methods are not tried on a small model: for runs that were trained before.
+
+    torch's first optimizer of a process imports its compiler, a second and 70 MB.
+    """
+    before = _TRIES.set(False)
+    try:
+        yield
+    finally:
+        _TRIES.reset(before)
 
 
 def trainable(base: str = "SGD") -> list[str]:

@@ -8,7 +8,6 @@ default never changes.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -43,7 +42,8 @@ class Run:
         text = f"{self.task.data} {self.task.model} {self.method.label}"
         dotted = re.sub(r"(?<!\d)\.|\.(?!\d)", "-", text.lower())  # keep points in numbers only
         slug = re.sub(r"[^a-z0-9.]+", "-", dotted).strip("-")[:80].strip("-.")
-        canonical = json.dumps(_canonical(self.as_table()), sort_keys=True, separators=(",", ":"))
+        method, task = self.method.canonical, self.task.canonical
+        canonical = f'{{"method":{method},"seed":{self.seed},"task":{task}}}'
         digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
         return f"{slug or 'run'}-s{self.seed}-{digest}"
 
@@ -92,13 +92,6 @@ class Run:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise ValueError(f"seed must be a whole number, got {seed!r}")
         return Run(Task.of(task), MethodConfig.of(method), seed)
-
-
-def _canonical(value: Any) -> Any:
-    """The value with 1.0 written as 1: they are the same setting."""
-    if isinstance(value, Mapping):
-        return {key: _canonical(item) for key, item in value.items()}
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _split_name(name: str, method: MethodConfig) -> tuple[str, str]:

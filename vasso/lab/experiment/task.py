@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal
 
 from vasso.lab.data import DATASETS, Augmentation
 from vasso.lab.experiment.user_functions import is_user_function
 from vasso.lab.models import MODELS
-from vasso.lab.schema import filled, name_of
+from vasso.lab.schema import canonical, filled, name_of
 from vasso.lab.translation.corpora import CORPORA
 from vasso.lab.translation.transformer import SIZES
 from vasso.parts.part import Range
@@ -160,6 +161,11 @@ class Task:
         """The settings that are not the default; the inverse of `of`."""
         pairs = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return {name: value for name, value, default in pairs if value != default}
+
+    @cached_property
+    def canonical(self) -> str:
+        """These settings as text, for the id of a run."""
+        return canonical(self.as_table())
 
     @property
     def augmentation(self) -> Augmentation:

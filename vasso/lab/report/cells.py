@@ -6,7 +6,7 @@ A cell is one number of a table, a mean over seeds with its confidence interval.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from vasso.diagnostics.estimates import Estimate
 from vasso.lab.experiment.method import PLAIN, MethodConfig, is_auto
 from vasso.lab.experiment.run import Run
 from vasso.lab.experiment.task import Task
-from vasso.lab.report.read import TrainedRun
+from vasso.lab.report.read import TrainedRun, mean_of_known
 from vasso.lab.statistics import mean
 
 Quantity: TypeAlias = Callable[[TrainedRun], float | None]
@@ -32,6 +32,9 @@ class Cell:
     wanted: tuple[int, ...]
     finished: tuple[TrainedRun, ...]
     under_way: tuple[TrainedRun, ...]
+    _values: dict[str, dict[int, float]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def task(self) -> Task:
@@ -65,8 +68,10 @@ class Cell:
 
     def values(self, name: str) -> dict[int, float]:
         """A number of `NUMBERS` by seed, for runs that have it."""
-        pairs = ((trained.run.seed, NUMBERS[name](trained)) for trained in self.finished)
-        return {seed: value for seed, value in pairs if value is not None}
+        if name not in self._values:
+            pairs = ((trained.run.seed, NUMBERS[name](trained)) for trained in self.finished)
+            self._values[name] = {seed: value for seed, value in pairs if value is not None}
+        return self._values[name]
 
     def estimate(self, name: str) -> Estimate | None:
         """The mean of a number over seeds, with its confidence interval."""
@@ -116,12 +121,12 @@ def effective_radius(trained: TrainedRun) -> float | None:
     In the first epoch all methods are in about the same place. Later rises are an outcome: a
     network that memorizes wrong labels has larger ones, whatever its radius.
     """
-    return _mean([epoch.get("rise") for epoch in trained.epochs[:1]])
+    return mean_of_known([epoch.get("rise") for epoch in trained.epochs[:1]])
 
 
 def own_rise(trained: TrainedRun) -> float | None:
     """The mean rise of the loss of the own batch, at the recorded steps that `carried` uses."""
-    return _mean([own for _, own in _recorded_rises(trained)])
+    return mean_of_known([own for _, own in _recorded_rises(trained)])
 
 
 def carried(trained: TrainedRun) -> float | None:
@@ -139,7 +144,7 @@ def _recorded_rises(trained: TrainedRun) -> list[tuple[float, float]]:
     """The rise on other batches and on the own one, in epochs of the first half."""
     half = trained.epochs[: (len(trained.epochs) + 1) // 2]
     recorded = [epoch["adversary"] for epoch in half if epoch.get("adversary")]
-    pairs = [(_mean(one.get("others", ())), one.get("own")) for one in recorded]
+    pairs = [(mean_of_known(one.get("others", ())), one.get("own")) for one in recorded]
     return [(others, own) for others, own in pairs if others is not None and own is not None]
 
 
@@ -148,11 +153,6 @@ def skipped_steps(trained: TrainedRun) -> float | None:
     result = trained.result or {}
     skipped, steps = result.get("skipped", 0), result.get("steps", 0)
     return 100 * skipped / steps if steps else None
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
 
 
 def _number(value: Any) -> float | None:

@@ -165,7 +165,7 @@ def one_radius(
         return None
     methods = {family(cell.method) for cell in ours}
     task = replace(table.task, wrong=0.0)
-    same = [t for t in contents.runs.values() if t.run.task == task]
+    same = contents.by_task.get(task, [])
     runs = [t.run for t in same if family(t.run.method) in methods]
     clean = _pick([cell for cell in cells_of(runs, same) if cell.rho is not None], criteria)
     if clean is not None and clean.among > 1 and clean.cell.rho is not None:
@@ -181,8 +181,9 @@ def comparisons_of(section: Section, contents: Contents) -> list[Comparison]:
     pairs = [
         (metric, t, *pair)
         for t in section.tables
+        for of_table in [_pairs(t, contents, criteria)]
         for metric in criteria.metrics
-        for pair in _pairs(t, contents, criteria)
+        for pair in of_table
     ]
     found = [paired(a.values(m.name), b.values(m.name)) for m, _, _, a, b in pairs]
     tested = {i: p.p for i, p in enumerate(found) if p is not None and p.n >= LEAST}

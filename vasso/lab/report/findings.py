@@ -84,7 +84,7 @@ def findings(root: str | Path, studies: Iterable[str] = ()) -> Findings:
 
     Studies are chosen by name or as a TOML file. Raises `StoreError` if there is no run.
     """
-    contents = read_store(root)
+    contents = read_store(root, whole=False)
     if not contents.runs and not contents.errors and not contents.spreads:
         raise StoreError(f"{root} holds no run: {_remedy(Path(root).expanduser())}")
     if not (found := sections_of(contents, named := list(studies))) and contents.runs:

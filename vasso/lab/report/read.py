@@ -21,14 +21,19 @@ from __future__ import annotations
 
 import json
 import marshal
+import math
+import os
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from vasso.lab.experiment.method import not_built
 from vasso.lab.experiment.run import Run
+from vasso.lab.experiment.task import Task
 from vasso.lab.schema import printable
 from vasso.lab.store.json import parsed, table_in, table_of
 from vasso.lab.store.run_directory import (
@@ -52,6 +57,10 @@ RUN_FILES = ("run.json", "metrics.jsonl", "result.json")
 """By any of these a directory is that of a run."""
 TEXTS = ("kind", "ended")
 """What is no number in an epoch or a result."""
+CURVES = ("epoch", "step", "test_accuracy", "validation_perplexity")
+"""What a page shows of every epoch."""
+SHOWN_OF_RESULT = ("cost", "seconds", "skipped", "steps", "ended")
+NUMBERS = frozenset({int, float, bool, type(None)})
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -139,6 +148,15 @@ class TrainedRun:
         table |= {"probe": self.probe} if self.probe is not None else {}
         return json.dumps(table, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
+    def packed(self) -> TrainedRun:
+        """This run with its epochs in less memory."""
+        return replace(self, epochs=PackedEpochs(self.epochs))
+
+    def shown(self) -> TrainedRun:
+        """This run with no more than a page shows: its curves and the numbers of its result."""
+        epochs, result = tuple(shown_epochs(self.epochs)), self.result
+        return replace(self, epochs=epochs, result=result and _shown_result(result)).packed()
+
     def merged(self, other: TrainedRun) -> TrainedRun:
         """This run with measurements and probe that only another copy of it has."""
         probe = self.probe if self.probe is not None else other.probe
@@ -163,15 +181,24 @@ class Contents:
     spreads: tuple[Measurement, ...] = ()
     changes: tuple[Mapping[str, Any], ...] = ()
 
+    @cached_property
+    def by_task(self) -> Mapping[Task, list[TrainedRun]]:
+        """The runs of each task."""
+        found: dict[Task, list[TrainedRun]] = {}
+        for trained in self.runs.values():
+            found.setdefault(trained.run.task, []).append(trained)
+        return found
+
 
 Loaded: TypeAlias = tuple[TrainedRun, tuple[ReadError, ...]]
 
 
-def read_store(root: str | Path) -> Contents:
-    """Reads a store or compact copies of one.
+def read_store(root: str | Path, *, whole: bool = True) -> Contents:
+    """Reads a store or compact copies of one, run by run.
 
-    Of a run found twice the finished copy counts, with the measurements of both. Raises
-    `StoreError` if the directory does not exist or was written by a newer version.
+    Unless `whole`, only what a page shows of a run is kept: see `shown_epochs`. Of a run found
+    twice the finished copy counts, with the measurements of both. Raises `StoreError` if the
+    directory does not exist or was written by a newer version.
     """
     root = Path(root).expanduser()
     if not root.is_dir():
@@ -187,6 +214,7 @@ def read_store(root: str | Path) -> Contents:
     for where, load in _entries(root):
         try:
             trained, further = load(where)
+            trained = trained.packed() if whole else trained.shown()
         except Exception as error:  # whatever it is, it is of this run alone
             errors.append(ReadError(printable(where), _relative(error, root)))
             continue
@@ -223,13 +251,18 @@ def _changes(root: Path) -> Iterator[Mapping[str, Any] | ReadError]:
 
 def _entries(root: Path) -> Iterator[tuple[str, Callable[[str], Loaded]]]:
     """Every place where a run is expected, with the function that reads it."""
-    files = [path for name in RUN_FILES for path in root.glob(f"*/{name}")]
-    for folder in sorted({path.parent for path in files}):
+    copies = [*root.glob(LINES)]
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        names = set(os.listdir(folder))
+        if LINES in names:
+            copies.append(folder / LINES)
+        if names.isdisjoint(RUN_FILES):
+            continue
         if folder.is_symlink() or (folder / "run.json").is_symlink():
             yield folder.name, partial(_refuse, "a link, which may lead out of the store")
         else:
-            yield folder.name, partial(_from_folder, RunDirectory(folder))
-    for path in sorted([*root.glob(LINES), *root.glob(f"*/{LINES}")]):
+            yield folder.name, partial(_from_folder, RunDirectory(folder), names)
+    for path in sorted(copies):
         where = str(path.relative_to(root))
         if not path.is_file():
             yield where, partial(_refuse, "not a regular file")
@@ -248,17 +281,17 @@ def _refuse(why: str, where: str) -> Loaded:
     raise StoreError(why)
 
 
-def _from_folder(folder: RunDirectory, where: str) -> Loaded:
+def _from_folder(folder: RunDirectory, names: set[str], where: str) -> Loaded:
     settings = folder.settings
     run = _checked_run(settings["run"], folder.id)
     lines = folder.lines()
     epochs = _checked_epochs(folder.metrics("epoch", lines))
-    more = _attachments_in(folder.path, run)
+    more = _attachments_in(folder.path, names, run)
     trained = TrainedRun(
         run,
         str(settings.get("begun", "")),
         _shared_table(json.dumps(settings.get("certificate", {}))),
-        PackedEpochs(epochs),
+        epochs,
         _checked_result(folder.result, run),
         {**noise_in_epochs(epochs), **more.measured},
         more.probe,
@@ -306,7 +339,7 @@ def _from_line(line: bytes | str, where: str) -> Loaded:
         run,
         str(table["begun"]),
         _shared_table(json.dumps(table["certificate"])),
-        PackedEpochs(epochs),
+        epochs,
         _checked_result(table["result"], run),
         {**noise_in_epochs(epochs), **more.measured},
         more.probe,
@@ -323,7 +356,8 @@ def _shared_table(text: str) -> Mapping[str, Any]:
 @lru_cache(maxsize=4096)
 def _shared_run(text: str) -> Run:
     """Task and method as the same objects for all seeds, checked once."""
-    return Run.of(json.loads(text))
+    with not_built():
+        return Run.of(json.loads(text))
 
 
 def _checked_run(settings: Any, name: str) -> Run:
@@ -355,24 +389,56 @@ def _checked_epochs(epochs: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, A
     for epoch in checked:
         if not isinstance(epoch.get("epoch"), int):
             raise ValueError("damaged: an epoch without a number")
-        _check_numbers({k: v for k, v in epoch.items() if k not in {"adversary", "snr"}})
+        _check_numbers(epoch, but=(*TEXTS, "adversary", "snr"))
         for inner in (epoch.get("adversary", {}), epoch.get("snr", {})):
-            others = inner.get("others", [])
-            _check_numbers({**inner, "others": None} | dict(enumerate(others)))
+            _check_numbers(inner, but=(*TEXTS, "others"))
+            _check_numbers(dict(enumerate(inner.get("others", []))))
     return checked
 
 
-def _check_numbers(row: Mapping[Any, Any]) -> None:
+def _check_numbers(row: Mapping[Any, Any], but: Sequence[str] = TEXTS) -> None:
     for key, value in row.items():
-        if key not in TEXTS and value is not None and not isinstance(value, int | float):
+        if type(value) not in NUMBERS and key not in but:
             raise ValueError(f"damaged: {key} is {str(value)[:40]!r}, not a number")
 
 
-def _attachments_in(folder: Path, run: Run) -> Attachments:
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are not None; None if there are none."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def shown_epochs(epochs: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """What a page shows of epochs: curves, the rise in the first, adversaries in the first half.
+
+    Of the rises on other batches the mean is kept.
+    """
+    for place, epoch in enumerate(epochs):
+        kept = {name: epoch[name] for name in CURVES if epoch.get(name) is not None}
+        if place == 0 and epoch.get("rise") is not None:
+            kept["rise"] = epoch["rise"]
+        if 2 * place < len(epochs) and (adversary := epoch.get("adversary")):
+            others = mean_of_known(adversary.get("others", ()))
+            kept["adversary"] = {"own": adversary.get("own"), "others": [others]}
+        yield kept
+
+
+def _shown_result(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A result without losses and what no page shows; names are shared by all runs."""
+    kept = {sys.intern(key): x for key, x in result.items() if key in SHOWN_OF_RESULT}
+    for which in ("last", "best"):
+        row = (result.get(which) or {}).items()
+        kept[which] = {sys.intern(key): x for key, x in row if not key.endswith("_loss")} or None
+    return kept
+
+
+def _attachments_in(folder: Path, names: set[str], run: Run) -> Attachments:
     found: dict[str, Any] = {}
     errors = []
     files = {name: folder / f"{name}.json" for name in MEASUREMENTS} | {"probe": folder / PROBE}
     for name, path in files.items():
+        if path.relative_to(folder).parts[0] not in names:
+            continue
         if not path.exists() and not path.is_symlink():
             continue
         try:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from typing import Any
 
-from vasso.lab.experiment.method import PLAIN, MethodConfig, is_auto
+from vasso.lab.experiment.method import PLAIN, MethodConfig, is_auto, not_built
 from vasso.lab.experiment.task import Task
 from vasso.lab.report.cells import Cell, cells_of, variant, without_radius
 from vasso.lab.report.metrics import CRITERIA, EVERYTHING, Column, Criteria
@@ -164,7 +164,8 @@ def _runs(section: Section) -> list[TrainedRun]:
 @cache
 def shipped() -> list[Study]:
     """The studies that come with the package, read once."""
-    return [studies.load(name) for name in names()]
+    with not_built():
+        return [studies.load(name) for name in names()]
 
 
 def _section(study: Study, scale: Scale, there: list[TrainedRun]) -> Section:

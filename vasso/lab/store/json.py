@@ -16,8 +16,9 @@ from typing import Any
 DIGEST = "digest"
 LARGEST = 2**63
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_MAYBE_TOO_LARGE = re.compile(r"\d{19}|\d[eE]\+?\d{3}")
-"""What a text holds if any number in it is infinite or has more than 64 bits."""
+_MANY_DIGITS = re.compile(r"[\s:,\[-]\d{19}")
+_LARGE_EXPONENT = re.compile(r"[eE]\+?\d{3,}[\s,\]}]")
+"""A table holds one of them if any number in it is infinite or has more than 64 bits."""
 
 
 def as_json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
@@ -45,7 +46,8 @@ def parsed(content: str | bytes) -> Any:
     """The value that JSON stands for; a ValueError if it is damaged or out of bounds."""
     try:
         text = content if isinstance(content, str) else content.decode()
-        return (_CHECKED if _MAYBE_TOO_LARGE.search(text) else _FAST).decode(text)
+        suspicious = _MANY_DIGITS.search(text) or _LARGE_EXPONENT.search(text)
+        return (_CHECKED if suspicious else _FAST).decode(text)
     except json.JSONDecodeError:
         raise ValueError("damaged: not JSON") from None
     except UnicodeDecodeError:

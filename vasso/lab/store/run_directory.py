@@ -7,6 +7,7 @@ are appended to. An error about a damaged file names the file and the remedy.
 import hashlib
 import io
 import os
+import stat
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -246,9 +247,13 @@ class RunDirectory:
 
     def _file(self, name: str) -> Path:
         path = self.path / name
-        if path.is_symlink():
+        try:
+            mode = os.lstat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return path
+        if stat.S_ISLNK(mode):
             raise StoreError(f"{path} is a link and may lead out of the store: remove it")
-        if path.exists() and not path.is_file():
+        if not stat.S_ISREG(mode):
             raise StoreError(f"{path} is not a regular file. {self.remedy}")
         return path
 

@@ -2,6 +2,7 @@
 
     store/
       store.json            format version
+      index.json            finished runs that need not be read again; see `store.index`
       studies.jsonl         studies that were trained with other settings (`vasso study --set`)
       <run id>/
         run.json            settings, versions, commit, hardware: written once
@@ -29,6 +30,7 @@ from typing import Any
 
 from vasso.lab.experiment.run import Run
 from vasso.lab.store import atomic
+from vasso.lab.store.index import Index, files_of
 from vasso.lab.store.json import as_json
 from vasso.lab.store.run_directory import (
     FORMAT,
@@ -53,7 +55,7 @@ class Store:
     """
 
     def __init__(self, root: str | os.PathLike[str], *, writes: bool = True) -> None:
-        self.root = Path(root).expanduser().absolute()
+        self.root, self.writes = Path(root).expanduser().absolute(), writes
         if self.root.exists() and not self.root.is_dir():
             raise StoreError(
                 f"{self.root} is a file: a store is a directory, name another by --store"
@@ -94,7 +96,7 @@ class Store:
         if not _ID.fullmatch(run_id):
             raise StoreError(f"{run_id!r} is not the id of a run")
         path = self.root / run_id
-        if path.is_symlink() or not path.resolve().is_relative_to(self.root.resolve()):
+        if path.is_symlink():
             raise StoreError(f"{path} leads out of the store {self.root}")
         return RunDirectory(path)
 
@@ -121,7 +123,8 @@ def check_replaces_none(path: Path) -> None:
 class RunStatus:
     """Which runs are finished in a store: done with their results, missing, or unread.
 
-    Unread runs have damaged files, which are left as they are; each has its error.
+    A result that was not read again is empty. Unread runs have damaged files, which are left as
+    they are; each has its error.
     """
 
     done: dict[Run, dict[str, Any]] = field(default_factory=dict)
@@ -142,12 +145,20 @@ class RunStatus:
         return "done" if run in self.done else "unread" if run in self.unread else "missing"
 
 
-def run_status(runs: Iterable[Run], store: Store) -> RunStatus:
-    """Looks up runs in a store."""
-    status = RunStatus()
+def run_status(runs: Iterable[Run], store: Store, *, results: bool = True) -> RunStatus:
+    """Looks up runs in a store; without `results`, finished runs that its index knows are not read.
+
+    What has been read is noted in the index then.
+    """
+    status, index = RunStatus(), None if results else Index(store.root)
     for run in runs:
         try:
-            result = store.folder(run.id).result_of(run.in_full())
+            folder = store.folder(run.id)
+            if index is not None and index.seconds(folder.path) is not None:
+                status.done[run] = {}
+                continue
+            files = files_of(folder.path)
+            result = folder.result_of(run.in_full())
         except StoreError as error:
             status.unread[run] = str(error)
             continue
@@ -155,4 +166,8 @@ def run_status(runs: Iterable[Run], store: Store) -> RunStatus:
             status.missing.append(run)
         else:
             status.done[run] = result
+            if index is not None:
+                index.note(folder.path, files, result["seconds"])
+    if index is not None and store.writes:
+        index.write()
     return status
