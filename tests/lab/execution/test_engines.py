@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -306,28 +307,58 @@ def test_torchrun_starts_no_study(devices: int, monkeypatch: pytest.MonkeyPatch)
 
 
 # -- Ray ---------------------------------------------------------------------------------------
-@pytest.mark.slow
-@pytest.mark.ranks  # beside other tests a cancelled task may end before it is cancelled
-def test_runs_on_ray_are_the_serial_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight runs; a worker is killed, a task cancelled; nothing is left behind."""
-    need_package("ray", "VASSO_REQUIRE_RAY")
+def cancel_once(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the task of a run on Ray cancelled, once it has come to a step."""
     from vasso.lab.execution.ray_cluster import RayCluster
 
-    runs = grid(4, **SLOW, epochs=24)
-    whole = serial(tmp_path / "serial", runs)
-    struck = strike(tmp_path / "ray", runs[0], signal.SIGKILL)
-    cancelled: list[Any] = []
+    cancelled: list[Job] = []
     ask = RayCluster.answers
 
     def answers(self: RayCluster) -> Any:
-        for task, job in self.jobs.items():
-            holder = holder_of(tmp_path / "ray" / job.run.id / "lock")
-            if job.run == runs[1] and not cancelled and holder and holder[0].step > 25:
-                cancelled.append(job)
-                self.ray.cancel(task)
+        holder = holder_of(root / run.id / "lock")
+        if not cancelled and holder and holder[0].step > 25:
+            tasks = {job.run: task for task, job in self.jobs.items()}
+            cancelled.append(self.jobs[tasks[run]])
+            self.ray.cancel(tasks[run])
         return ask(self)
 
     monkeypatch.setattr(RayCluster, "answers", answers)
+
+
+@pytest.fixture
+def ignoring_ctrl_c() -> Iterator[None]:
+    """As what a script has started in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("ignoring_ctrl_c")
+def test_a_task_is_cancelled_also_where_ctrl_c_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_package("ray", "VASSO_REQUIRE_RAY")
+    (run,) = grid(1, **SLOW)[1:]
+    whole = serial(tmp_path / "serial", [run])
+    cancel_once(tmp_path / "ray", run, monkeypatch)
+    outcome, shown = trained_on(Placement(on="ray"), [run], tmp_path / "ray")
+    assert outcome.done == [run]
+    (told,) = shown.of("lost")
+    assert "a checkpoint holds it (SIGINT); goes on" in told
+    check_same(whole, Store(tmp_path / "ray"), [run])
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_runs_on_ray_are_the_serial_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight runs; a worker is killed, a task cancelled; nothing is left behind."""
+    need_package("ray", "VASSO_REQUIRE_RAY")
+    runs = grid(4, **SLOW, epochs=24)
+    whole = serial(tmp_path / "serial", runs)
+    struck = strike(tmp_path / "ray", runs[0], signal.SIGKILL)
+    cancel_once(tmp_path / "ray", runs[1], monkeypatch)
     outcome, shown = trained_on(Placement(on="ray"), runs, tmp_path / "ray")
     struck.join()
     assert len(outcome.done) == len(runs), shown.told

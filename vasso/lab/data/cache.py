@@ -1,15 +1,18 @@
-"""Cache of arrays in files with a checksum.
+"""Cache of arrays in files with a checksum, and the lock of files that many processes make.
 
 The first line holds the SHA-256 of the rest: the names of the arrays in a line of JSON, then the
 arrays in numpy's format. A file is written as a whole or not at all; a damaged one is made again.
+Of processes that need it at the same time one makes it, and the others wait and read it.
 """
 
+import errno
 import hashlib
 import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 MARK = b"vasso cache 2 "
+NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
 
 def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
@@ -25,16 +29,49 @@ def cached(path: Path, make: Callable[[], Arrays]) -> Arrays:
     found = _read(path)
     if found is not None:
         return found
-    arrays = make()
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(path.with_name(f".{path.name}.lock")))
+        except OSError as error:
+            _warn(path, error)
+            return make()
+        if (found := _read(path)) is not None:  # another process was quicker
+            return found
+        arrays = make()
+        try:
+            _write(path, arrays)
+        except OSError as error:
+            _warn(path, error)
+        return arrays
+
+
+def _warn(path: Path, error: OSError) -> None:
+    warnings.warn(
+        f"{path} cannot be written ({error}) and will be made again each time: free some "
+        "space, or set VASSO_DATA to a folder that can be written",
+        stacklevel=4,
+    )
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits for an exclusive lock on a file; the lock of a process that dies is released.
+
+    On a file system without locks all go on at once: checksums find what they spoil.
+    """
     try:
-        _write(path, arrays)
-    except OSError as error:
-        warnings.warn(
-            f"{path} cannot be written ({error}) and will be made again each time: free some "
-            "space, or set VASSO_DATA to a folder that can be written",
-            stacklevel=3,
-        )
-    return arrays
+        import fcntl  # not on Windows
+    except ModuleNotFoundError:  # pragma: no cover
+        yield
+        return
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+        yield
 
 
 def _read(path: Path) -> Arrays | None:
@@ -50,7 +87,6 @@ def _read(path: Path) -> Arrays | None:
 
 def _write(path: Path, arrays: Arrays) -> None:
     """Writes a temporary file and renames it, so that a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "w+b") as file:

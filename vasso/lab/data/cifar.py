@@ -1,8 +1,9 @@
 """CIFAR-10, CIFAR-100 (Krizhevsky, 2009) and the human labels of CIFAR-10N (Wei et al., 2022).
 
-Every batch file is checked against its published md5 before it is read, once per process. The
-files are pickles. A pickle is a program, and one that was tampered with must not run: only the
-callables that arrays and bytes are made of may be named in it.
+Every batch file is checked against its published md5 before it is read, once per process, and
+every set of human labels against its digest. The files are pickles. A pickle is a program, and one
+that was tampered with must not run: only the callables that arrays and bytes are made of may be
+named in it.
 """
 
 import _codecs
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vasso.lab.data.images import DataError, Images, check_md5
+from vasso.lab.data.images import DataError, Images, check_md5, digest_of
 
 CIFAR10 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -32,12 +33,13 @@ CIFAR100 = {
 FOLDER10, FOLDER100 = "cifar-10-batches-py", "cifar-100-python"
 HUMAN = "CIFAR-10_human.pt"
 HUMAN_LABELS = {
-    "aggre": "aggre_label",
-    "random1": "random_label1",
-    "random2": "random_label2",
-    "random3": "random_label3",
-    "worse": "worse_label",
+    "aggre": ("aggre_label", "8c8a093e065e52d0"),
+    "random1": ("random_label1", "7ec1121fd030304f"),
+    "random2": ("random_label2", "2b939186109bda69"),
+    "random3": ("random_label3", "5e6df479d3002da5"),
+    "worse": ("worse_label", "21a1e6e4b15b57a6"),
 }
+"""Name and digest of each set, as in the authors' repository."""
 # The paper's constants, for both data sets.
 MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
@@ -62,15 +64,20 @@ def read_human_labels(root: Path, which: str, clean: Tensor) -> Tensor:
     """The labels that people gave to CIFAR-10's training images; `clean` proves their order."""
     path = root / HUMAN
     content = read_torch(path)
-    missing = {"clean_label", HUMAN_LABELS[which]} - content.keys()
+    name, digest = HUMAN_LABELS[which]
+    missing = {"clean_label", name} - content.keys()
     if missing:
         raise DataError(f"{path} has no {' and no '.join(sorted(missing))}: is it CIFAR-10N's?")
     true, labels = (
-        torch.from_numpy(np.asarray(content[key]).astype(np.int64))
-        for key in ("clean_label", HUMAN_LABELS[which])
+        torch.from_numpy(np.asarray(content[key]).astype(np.int64)) for key in ("clean_label", name)
     )
     if not torch.equal(true, clean):
         raise DataError(f"the clean labels in {path} are not those of CIFAR-10, in this order")
+    if (seen := digest_of([labels])) != digest:
+        raise DataError(
+            f"{path} is damaged: the digest of its {name} is {seen}, published is {digest}. Delete "
+            "it and load again"
+        )
     return labels
 
 

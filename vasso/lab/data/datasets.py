@@ -21,11 +21,10 @@ from vasso.lab.data.download import (
     Remote,
     ensure,
     ensure_all,
-    is_sound,
     progress_bars,
 )
 from vasso.lab.data.image_folder import ImageFolder
-from vasso.lab.data.images import DataError, Images, area_average, validation_split
+from vasso.lab.data.images import Images, area_average, validation_split
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,13 @@ _TINY = _archive(
     image_folder.TINY,
     "90528d7ca1a48142e341f4ef8d21d0de",
 )
+_COMMIT = "49df7d8a69e355470c77c1c2f2424916325a394b"
 _HUMAN_LABELS = DataFile(
     cifar.HUMAN,
     Remote(
-        "https://github.com/UCSC-REAL/cifar-10-100n/raw/main/data/CIFAR-10_human.pt",
-        cifar.HUMAN,  # no published checksum
+        f"https://github.com/UCSC-REAL/cifar-10-100n/raw/{_COMMIT}/data/{cifar.HUMAN}",
+        cifar.HUMAN,
+        "sha256:873e69c39cb9b5e97fb6bae2d60bb59b38a5cbc31d2b868f7903dcb2b9dd2310",
     ),
 )
 # fmt: off
@@ -192,12 +193,6 @@ def _with_human_labels(
 ) -> Images:
     images = _load("cifar10", root, size, progress)
     ensure(_HUMAN_LABELS, root, progress)
-    path = root / _HUMAN_LABELS.path
-    if _HUMAN_LABELS.remote is not None and not is_sound(path, _HUMAN_LABELS.remote):
-        raise DataError(
-            f"{path} has changed since it was downloaded: delete it and load again, or delete "
-            f"{path.name}.sha256 next to it to accept it"
-        )
     labels = cifar.read_human_labels(root, DATASETS[name].human_labels, images.train_y)
     return replace(images, name=name, train_y=labels)
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
+from vasso.lab.data.cache import locked
 from vasso.lab.data.images import DataError
 
 MOST_FILES, MOST_EXPANSION = 1_000_000, 200
@@ -114,7 +115,7 @@ def ensure(file: DataFile, root: Path, progress: Progress | None) -> None:
             f"allow download=True, or put {file.remote.url} into {target}"
         )
     target.mkdir(parents=True, exist_ok=True)
-    with _locked(root / ".lock"):
+    with locked(root / ".lock"):
         if not file.exists(root):  # another process may have been quicker
             path = fetch(file.remote, target, progress or silent)
             if file.is_archive:
@@ -164,7 +165,7 @@ def fetch(remote: Remote, folder: Path, progress: Progress = silent) -> Path:
     path = folder / remote.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f"{remote.name}.lock"):
+        with locked(folder / f"{remote.name}.lock"):
             if not is_sound(path, remote):
                 _download(remote, path, progress)
     except UnavailableError as error:
@@ -265,19 +266,6 @@ def _opened(url: str, have: int) -> Iterator[http.client.HTTPResponse | None]:
         raise UnavailableError(f"{url} cannot be reached ({error})") from error
     with response:
         yield response
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Waits for an exclusive lock on a file; the lock of a process that dies is released."""
-    try:
-        import fcntl  # not on Windows
-    except ModuleNotFoundError:  # pragma: no cover
-        yield
-        return
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def is_sound(path: Path, remote: Remote) -> bool:

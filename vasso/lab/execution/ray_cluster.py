@@ -22,14 +22,29 @@ AS_HERE = {"RAY_memory_monitor_refresh_ms": "0", "RAY_worker_niceness": "0"}
 value 15), and is not killed where other programs use up the memory."""
 
 
+def train_task(job: Job) -> Answer:
+    """Train one run in a worker of Ray, which heeds the Ctrl-C by which Ray cancels a task.
+
+    A process ignores Ctrl-C if its parent did, as everything does that a script starts with `&`.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return train_run(job)
+
+
 @contextmanager
-def _closed_terminals_ignored() -> Iterator[None]:
-    """Processes that are started inside ignore SIGHUP: the study gets it too and stops its runs."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def _signals_of_workers() -> Iterator[None]:
+    """Processes that are started inside ignore SIGHUP, which stops the study and so its runs.
+
+    They do not ignore SIGINT, whatever this process does: a task is cancelled by it.
+    """
+    wanted: dict[signal.Signals, Any] = {signal.SIGHUP: signal.SIG_IGN}
+    wanted[signal.SIGINT] = signal.default_int_handler
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class RayCluster:
@@ -54,13 +69,13 @@ class RayCluster:
                     address, runtime_env={"env_vars": environment}, logging_level=logging.ERROR
                 )
             else:
-                with worker_environment(cpus), _closed_terminals_ignored():
+                with worker_environment(cpus), _signals_of_workers():
                     ray.init("local", include_dashboard=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise LabError(f"no Ray cluster at {address or 'this machine'}: {error}") from error
         self._check_room(cpus, gpus)
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}
-        self.task = ray.remote(train_run).options(**options)
+        self.task = ray.remote(train_task).options(**options)
 
     def _check_room(self, cpus: int, gpus: int) -> None:
         """Raise if no machine of the cluster is large enough: Ray would wait for one for ever."""

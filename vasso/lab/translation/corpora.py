@@ -218,6 +218,7 @@ CORPORA: dict[str, CorpusInfo] = {
     "iwslt14": CorpusInfo(
         "160,239, 7,283 (every 23rd pair), 6,750 (dev and tst 2010 to 2012)",
         "download",
+        # nobody has published a checksum: that of the first download is kept and compared
         (DataFile(IWSLT14, Remote(f"{_FAIRSEQ}/iwslt14/de-en.tgz", "de-en.tgz")),),
         _iwslt14_files,
         _read_iwslt14,
