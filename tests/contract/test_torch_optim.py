@@ -95,13 +95,7 @@ def loss_of(params: list[Tensor], t: int) -> Tensor:
 
 
 def closure(opt: Any, params: list[Tensor], t: int) -> Callable[[], Tensor]:
-    def run() -> Tensor:
-        opt.zero_grad()
-        loss = loss_of(params, t)
-        loss.backward()
-        return loss
-
-    return run
+    return closure_of(opt, partial(loss_of, params, t))
 
 
 def steps(opt: Any, params: list[Tensor], first: int = 0, count: int = 3) -> list[Tensor]:

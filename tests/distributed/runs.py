@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
-from tests.support import THOROUGH
+from tests.support import THOROUGH, problems
 from tests.support.compare import digits
 from vasso import ASAM, GSAM, SAM, LookSAM, SharpnessAware, VaSSO
 
@@ -63,13 +63,7 @@ def batch(t: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
 def closure_of(
     opt: Any, model: nn.Module, data: tuple[Tensor, Tensor], factor: Callable[[], float]
 ) -> Callable[[], Tensor]:
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = cross_entropy(model(data[0]), data[1]) * factor()
-        loss.backward()
-        return loss
-
-    return closure
+    return problems.closure_of(opt, lambda: cross_entropy(model(data[0]), data[1]) * factor())
 
 
 def train(

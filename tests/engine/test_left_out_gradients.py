@@ -15,6 +15,7 @@ from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
 from tests.reference import single_steps as twins
+from tests.support import problems
 from vasso import (
     AESAM,
     SAMON,
@@ -72,14 +73,7 @@ class Wanted:
 
 def closure_of(opt: SharpnessAware, model: Any, t: int) -> Callable[[], Tensor]:
     x, y = batch(t)
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = cross_entropy(model(x), y)
-        loss.backward()
-        return loss
-
-    return closure
+    return problems.closure_of(opt, lambda: cross_entropy(model(x), y))
 
 
 def trained(
@@ -144,15 +138,8 @@ def test_the_normalisation_layers_alone_are_perturbed(theta: float) -> None:
         step = twins.Step(t, x, names, losses, 8, memory=memory)
         u = twins.on_some(step, rho=0.3, perturbed=flags, theta=theta)
         x = [w - 0.1 * down for w, down in zip(x, u, strict=True)]
-        opt.zero_grad()
-
-        def closure(images: Tensor = images, labels: Tensor = labels) -> Tensor:
-            opt.zero_grad()
-            loss = cross_entropy(net(images.double()), labels)
-            loss.backward()
-            return loss
-
-        opt.step(closure)
+        inputs = images.double()
+        problems.take_step(opt, lambda x=inputs, y=labels: cross_entropy(net(x), y))
     for ours, theirs in zip(net.parameters(), x, strict=True):
         torch.testing.assert_close(ours.detach(), theirs, rtol=0, atol=1e-13)
 
@@ -340,14 +327,7 @@ def test_slope_and_copy_of_the_weights_are_below_a_hundredth_of_the_parameters()
     model = build("resnet18", classes=10, seed=0)
     opt = SAMON(SGD(model.parameters(), lr=0.1), theta=0.4, model=model)
     x = torch.randn(2, 3, 8, 8, generator=DRAWS())
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        return loss
-
-    opt.step(closure)
+    problems.take_step(opt, lambda: model(x).square().mean())
     slopes = [x for entry in opt._vectors.values() for x in entry.values()]
     held = sum(x.numel() for x in [*slopes, *opt._perturbation.weight_buffers.values()])
     assert 0 < held < 0.01 * sum(p.numel() for p in model.parameters())

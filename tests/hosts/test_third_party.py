@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from tests.support.problems import closure_of
 from vasso import VaSSO, validation
 
 PACKAGES = [
@@ -144,15 +145,9 @@ def maker_of(name: str) -> Maker | None:
 
 
 def train(model: nn.Module, opt: Any, steps: Iterable[int]) -> None:
-    def closure(step: int) -> Tensor:
-        opt.zero_grad()
-        loss = loss_of(model, step)
-        loss.backward()
-        return loss
-
     for step in steps:  # some draw random numbers
         torch.manual_seed(step), random.seed(step), np.random.seed(step)
-        opt.step(partial(closure, step))
+        opt.step(closure_of(opt, partial(loss_of, model, step)))
 
 
 def flat(model: nn.Module) -> Tensor:

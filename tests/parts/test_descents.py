@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from tests.reference import trajectories as twins
+from tests.support.problems import take_step
 from tests.support.slopes import adamw, assert_near, momentum, ours, path_of, train
 from vasso import (
     GSAM,
@@ -205,14 +206,7 @@ def test_lookbehind_of_one_point_and_all_of_the_way_is_sam() -> None:
 def test_lookbehind_keeps_nothing_between_steps_and_gives_gradients_back() -> None:
     w = torch.ones(2, requires_grad=True)
     opt = LookbehindSAM(SGD([w], lr=0.1), rho=0.1, k=3)
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = w.square().sum()
-        loss.backward()
-        return loss
-
-    opt.step(closure)
+    take_step(opt, lambda: w.square().sum())
     assert not opt._vectors
     assert w.grad is not None
     assert opt.cost == 4

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import vasso
 from tests.reference import trajectories as twins
 from tests.support.compare import assert_same, flat
+from tests.support.problems import take_step
 from tests.support.slopes import (
     BASES,
     SPARING,
@@ -237,13 +238,6 @@ def test_a_plain_start_leaves_a_point_where_sam_stalls(start: int) -> None:
     rho = 0.5
     x = torch.tensor([torch.pi / 2 - rho], dtype=torch.float64, requires_grad=True)
     opt = vasso.LateSAM(torch.optim.SGD([x], lr=0.3), rho=rho, start=start)
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = x.sin().sum()
-        loss.backward()
-        return loss
-
     for _ in range(60):
-        loss = opt.step(closure)
+        loss = take_step(opt, lambda: x.sin().sum())
     assert loss == pytest.approx(0.8775825618903728 if start == 0 else -1.0, abs=0.13)

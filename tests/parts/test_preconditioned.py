@@ -11,6 +11,7 @@ import transformers
 from torch import Tensor
 from torch.optim import SGD, Adafactor, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
+from tests.support import problems
 from tests.support.compare import flat
 from vasso import SAM, Preconditioned, PreconditionedSAM
 from vasso.parts.context import StepContext
@@ -151,14 +152,10 @@ def test_the_scale_of_the_loss_does_not_matter(name: str) -> None:
 
 
 def closure_of(opt: Any, params: list[Tensor], t: int) -> Callable[[], Tensor]:
-    def closure() -> Tensor:
-        opt.zero_grad()
-        terms = zip(params, gradients(t), strict=True)
-        loss = sum(((w - g).pow(4).sum() for w, g in terms), start=torch.zeros(()).double())
-        loss.backward()
-        return loss
-
-    return closure
+    pairs = list(zip(params, gradients(t), strict=True))
+    return problems.closure_of(
+        opt, lambda: torch.stack([(w - g).pow(4).sum() for w, g in pairs]).sum()
+    )
 
 
 @each_base

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from tests.support.compare import assert_near, assert_same, flat
+from tests.support.problems import closure_of
 from vasso import BAR, schedules
 from vasso.standalone.lora_layers import lora_layers, product_norm
 
@@ -75,13 +77,7 @@ def test_the_path_is_that_of_the_algorithm(by: By, way: str) -> None:
     schedule = schedules.linear(2.0, 0.0, STEPS)
     opt = BAR(SGD(task.params, lr=LR), alpha=schedule, by=by, pairs=task.pairs)
     for t in range(STEPS):
-
-        def closure(t: int = t) -> Tensor:
-            opt.zero_grad()
-            loss = task.loss(t)
-            loss.backward()
-            return loss
-
+        closure = closure_of(opt, partial(task.loss, t))
         if way == "closure":
             opt.step(closure)
         else:

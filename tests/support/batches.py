@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer, RMSprop
 import vasso
 from tests.reference import single_steps as twins
 from tests.reference.single_steps import Step, Vector
-from tests.support import compare
+from tests.support import compare, problems
 from tests.support.compare import digits, flat, records_of
 from vasso.numerics.rng import mix_seed
 from vasso.optimizer import SharpnessAware
@@ -102,14 +102,7 @@ def closure_of(
     opt: Optimizer, model: nn.Module, x: Tensor, y: Tensor, scale: float = 1.0
 ) -> Callable[[], Tensor]:
     """What torch.optim calls a closure, which knows nothing of samples."""
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = each_loss(model, x, y).mean() * scale
-        loss.backward()
-        return loss
-
-    return closure
+    return problems.closure_of(opt, lambda: each_loss(model, x, y).mean() * scale)
 
 
 @dataclass

@@ -9,12 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.lab.calls import Command, in_a_process
+from tests.lab.execution.grid import until
 from tests.lab.stores import rewritten
 from vasso.lab.cli import display, errors, main
 from vasso.lab.cli.catalog import about_method, example
@@ -135,13 +135,6 @@ def start(*words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", LISTENING, *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen(command, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
-
-
-def until(condition: object, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.02)
 
 
 def test_a_study_is_stopped_and_goes_on(mine: str, tmp_path: Path, command: Command) -> None:
