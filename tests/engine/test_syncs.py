@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.engine.test_devices import PRESETS, READ_VALUES, made
-from tests.support.problems import closure_of
+from tests.support.problems import Way, closure_of
 from vasso import SAM, VaSSO
 
 GRADIENTS = {
