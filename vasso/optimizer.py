@@ -390,7 +390,7 @@ class SharpnessAware(OptimizerWrapper):
             if len(shares) == 1:
                 yield from self._alone(shares[0], state)
                 return
-            mean = Mean(self._groups.step)
+            mean = Mean(self._groups.step, self._accumulation.like_gradients)
             for share in shares:
                 own = state.copy()
                 self.statistics.remember()

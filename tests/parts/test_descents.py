@@ -20,10 +20,13 @@ from vasso import (
     FisherSAM,
     LookbehindSAM,
     LookSAM,
+    Samples,
     SharpnessAware,
     StableSAM,
 )
 from vasso.numerics.vectors import share_along
+from vasso.parts.descents import WeightedSharpness
+from vasso.parts.plans import Chunks
 
 
 @pytest.mark.parametrize("unit", [False, True])
@@ -167,6 +170,34 @@ def test_wsam_without_momentum_is_the_same_in_both_forms() -> None:
         ends.append(w.detach())
     assert_near(ends[0], ends[1])
     assert ends[0].abs().max() > 0.5
+
+
+@pytest.mark.parametrize("way", ["micro-batches", "chunks"])
+def test_the_sharpness_of_micro_batches_adds_up_as_their_gradients_do(way: str) -> None:
+    """With plain SGD both forms are equal; b has no gradient in one of the two micro-batches."""
+    ends = []
+    for decoupled in (True, False):
+        a, b = (torch.tensor([v, 4.0], dtype=torch.float64, requires_grad=True) for v in (3.0, 1.0))
+        plan = Chunks(1) if way == "chunks" else None
+        descent = WeightedSharpness(0.7, decoupled)
+        opt = SharpnessAware(SGD([a, b], lr=0.001), rho=0.1, descent=descent, plan=plan)
+
+        def losses(x: Tensor, a: Tensor = a, b: Tensor = b) -> Tensor:
+            both = x.item() > 1
+            return ((a * b).sum() ** 2 if both else a.square().sum()).mul(x).reshape(1)
+
+        for _ in range(2):
+            if way == "chunks":
+                opt.step(Samples(opt.zero_grad, losses, torch.tensor([1.0, 2.0])))
+                continue
+            opt.zero_grad()
+            for x in (torch.tensor(1.0), torch.tensor(2.0)):
+                losses(x).div(2).backward()
+                with opt.ascended(accumulate=True):
+                    losses(x).div(2).backward()
+            opt.step()
+        ends.append(torch.cat([a, b]).detach())
+    assert_near(*ends)
 
 
 @pytest.mark.parametrize("maximize", [True, False])

@@ -27,10 +27,12 @@ from vasso.parts.memory import PartState
 class Mean:
     """Running means over shares of the data: of gradients, losses and what parts remember.
 
-    lerp(x, x) is x to the last bit: what no share has changed is not changed by the mean.
+    lerp(x, x) is x to the last bit: what no share has changed is not changed by the mean. What a
+    share does not remember is left out, except vectors named in `like_gradients`: these are 0 then.
     """
 
-    def __init__(self, step: int = 0) -> None:
+    def __init__(self, step: int = 0, like_gradients: frozenset[str] = frozenset()) -> None:
+        self.like_gradients = like_gradients
         self.gradients: dict[Tensor, Tensor] = {}
         self.state: PartState | None = None
         self.losses: list[Any] = []
@@ -40,10 +42,7 @@ class Mean:
     def add(
         self, params: Vector, state: PartState, weight: float, losses: Sequence[Any] = ()
     ) -> None:
-        """Adds a share; takes over its state.
-
-        A tensor without gradient has one of 0. What a share does not remember is left out.
-        """
+        """Adds a share; takes over its state. A tensor without gradient has one of 0."""
         self.weight += weight
         new = weight / self.weight
         for p in params:
@@ -57,13 +56,16 @@ class Mean:
         if self.state is None:
             self.state = state
             return
+        for p, means in self.state.kept.items():
+            for name in self.like_gradients & means.keys() - state.kept.get(p, {}).keys():
+                means[name].mul_(1 - new)
         for p, vectors in state.kept.items():
             means = self.state.kept.setdefault(p, {})
             for name, vector in vectors.items():
                 if name in means:
                     lerp_([means[name]], [vector], [new], self._seed())
                 else:
-                    means[name] = vector
+                    means[name] = vector * new if name in self.like_gradients else vector
         for name, number in state.numbers.items():
             before = self.state.numbers.get(name, number)
             self.state.numbers[name] = before + new * (number - before)
@@ -87,10 +89,11 @@ class Accumulation:
     """The micro-batches of the current step in the user's training loop, while there are any.
 
     `failed` says that a gradient of one of them was not finite, so that the step is skipped.
+    Remembered vectors named in `like_gradients` add up as gradients do.
     """
 
-    def __init__(self, groups: Groups) -> None:
-        self.groups = groups
+    def __init__(self, groups: Groups, like_gradients: frozenset[str] = frozenset()) -> None:
+        self.groups, self.like_gradients = groups, like_gradients
         self._sums: dict[Tensor, Tensor | None] = {}
         self._hooks: list[RemovableHandle] = []
         self._reset()
@@ -98,7 +101,7 @@ class Accumulation:
     def _reset(self) -> None:
         self.active = self.failed = False
         self._passes = self._size = 0
-        self._mean = Mean()
+        self._mean = Mean(like_gradients=self.like_gradients)
 
     def begin(self, accumulate: bool) -> None:
         """Before the passes of a micro-batch: leaves its gradients alone in `p.grad`.
@@ -151,6 +154,9 @@ class Accumulation:
         self._add_up()
         if not self.failed:
             self._mean.write_to(state)
+            for vectors in state.kept.values():
+                for name in self.like_gradients & vectors.keys():
+                    vectors[name].mul_(self._size)
         self.end()
 
     def end(self) -> None:
@@ -173,6 +179,6 @@ class Accumulation:
             hook.remove()
         self._hooks = []
 
-    def __reduce__(self) -> tuple[type[Accumulation], tuple[Groups]]:
+    def __reduce__(self) -> tuple[type[Accumulation], tuple[Groups, frozenset[str]]]:
         """A copy begins without micro-batches."""
-        return Accumulation, (self.groups,)
+        return Accumulation, (self.groups, self.like_gradients)

@@ -147,7 +147,8 @@ class OptimizerWrapper(Optimizer):
         )
         self._groups, self._current, self._norms = groups, current, norms
         self._distributed, self._perturbation, self._scaling = distributed, perturbation, scaling
-        self._accumulation = Accumulation(groups)
+        like_gradients = frozenset(name for part in parts for name in part.like_gradients)
+        self._accumulation = Accumulation(groups, like_gradients)
         self._passes = Passes(groups, current, norms, perturbation, statistics, scaling)
         rule = next((part for part in parts if isinstance(part, Radius)), Given())
         self._radius = RadiusControl(rule, groups, current, distributed, statistics, model)

@@ -325,6 +325,7 @@ class WeightedSharpness(Mixture):
 
     scheduled: ClassVar[Mapping[str, Range]] = {"gamma": Range(least=0, most=1 - 1e-6)}
     remembers: ClassVar[tuple[str, ...]] = ("sharpness",)
+    like_gradients: ClassVar[tuple[str, ...]] = ("sharpness",)
     moves_past_base: ClassVar[bool] = True
 
     def keeps(self, **settings: float) -> tuple[str, ...]:
@@ -376,7 +377,12 @@ class Lookbehind(Descent):
     @property
     def remembers(self) -> tuple[str, ...]:  # type: ignore[override]
         """The weights before the step and the gradients after the first, until the step ends."""
-        return ("x", *(f"h_{i}" for i in range(2, self.k + 1)))
+        return ("x", *self.like_gradients)
+
+    @property
+    def like_gradients(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The gradients after the first."""
+        return tuple(f"h_{i}" for i in range(2, self.k + 1))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -121,7 +121,10 @@ class L2(Geometry):
 
 @dataclass(frozen=True)
 class Unnormalised(Geometry):
-    """No ball of fixed radius: epsilon = rho d, so that small gradients perturb little."""
+    """No ball of fixed radius: epsilon = rho d, so that small gradients perturb little.
+
+    So a factor of the loss is one of epsilon, as where losses are divided for accumulation.
+    """
 
     def __call__(self, d: Vector, memory: PartState, context: StepContext) -> tuple[Vector, Tensor]:
         return d, _one(d)

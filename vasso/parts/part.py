@@ -74,6 +74,8 @@ class Part:
         needs_clean: the part needs the gradient at w.
         remembers_all: the part remembers all weights, also those that are not perturbed, because
             it moves back to earlier weights.
+        like_gradients: those of `remembers` that add up over micro-batches as gradients do; all
+            others are averaged.
         moves_past_base: `after_base` is called after each step of the base, except plain ones.
     """
 
@@ -82,6 +84,7 @@ class Part:
     counts: ClassVar[Mapping[str, float]] = {}
     needs_clean: ClassVar[bool] = False
     remembers_all: ClassVar[bool] = False
+    like_gradients: ClassVar[tuple[str, ...]] = ()
     moves_past_base: ClassVar[bool] = False
 
     def value_of(self, name: str) -> Setting:

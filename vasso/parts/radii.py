@@ -131,7 +131,8 @@ class LossBudget(Radius):
     mean loss of a batch: not of a sum, and label smoothing shifts it. Along the gradient itself
     rho = sigma / ||g||. Where the slope d points down, g.d <= 0, rho is the cap, and so it is where
     g = 0. Without a cap rho explodes as gradients vanish. In balls other than `L2` the rise is not
-    sigma, but as many times it as ||epsilon|| is rho.
+    sigma, but as many times it as ||epsilon|| is rho. In `ascended(accumulate=True)`, where you
+    divide the loss of each micro-batch by their number k, divide sigma by k too.
 
     The authors keep sigma constant and let it fall to 0 over the last fifth:
     `schedules.cosine(0.35, 0.0, steps=40 * epoch, after=160 * epoch)`.
