@@ -11,6 +11,7 @@ from vasso.optimizer import SharpnessAware as SharpnessAware
 from vasso.parts.ascents import FrankWolfe as FrankWolfe
 from vasso.parts.ascents import MultiStep as MultiStep
 from vasso.parts.ascents import OneStep as OneStep
+from vasso.parts.descents import Accumulated as Accumulated
 from vasso.parts.descents import GradientNormPenalty as GradientNormPenalty
 from vasso.parts.descents import Lookbehind as Lookbehind
 from vasso.parts.descents import MeanOfPath as MeanOfPath
@@ -28,6 +29,7 @@ from vasso.parts.directions import Random as Random
 from vasso.parts.directions import Sarah as Sarah
 from vasso.parts.directions import Storm as Storm
 from vasso.parts.directions import Svrg as Svrg
+from vasso.parts.directions import TopEigenvector as TopEigenvector
 from vasso.parts.geometries import L2 as L2
 from vasso.parts.geometries import Adaptive as Adaptive
 from vasso.parts.geometries import Centred as Centred
@@ -60,6 +62,7 @@ from vasso.parts.policies import EveryK as EveryK
 from vasso.parts.policies import RefreshAdaptive as RefreshAdaptive
 from vasso.parts.policies import RefreshEveryK as RefreshEveryK
 from vasso.parts.policies import RefreshRandomly as RefreshRandomly
+from vasso.parts.radii import AccumulatedNorm as AccumulatedNorm
 from vasso.parts.radii import FromGap as FromGap
 from vasso.parts.radii import LossBudget as LossBudget
 from vasso.presets import AESAM as AESAM
@@ -80,12 +83,14 @@ from vasso.presets import SVRGSAM as SVRGSAM
 from vasso.presets import WSAM as WSAM
 from vasso.presets import AELookSAM as AELookSAM
 from vasso.presets import ChunkedSAM as ChunkedSAM
+from vasso.presets import EigenSAM as EigenSAM
 from vasso.presets import FisherSAM as FisherSAM
 from vasso.presets import FrankWolfeSAM as FrankWolfeSAM
 from vasso.presets import FriendlySAM as FriendlySAM
 from vasso.presets import FunctionalSAM as FunctionalSAM
 from vasso.presets import HalfSAM as HalfSAM
 from vasso.presets import LateSAM as LateSAM
+from vasso.presets import LightSAM as LightSAM
 from vasso.presets import LinfSAM as LinfSAM
 from vasso.presets import LogitsSAM as LogitsSAM
 from vasso.presets import LookbehindSAM as LookbehindSAM

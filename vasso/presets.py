@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from vasso.optimizer import Options, SharpnessAware
 from vasso.parts.ascents import FrankWolfe, MultiStep
 from vasso.parts.descents import (
+    Accumulated,
     GradientNormPenalty,
     Lookbehind,
     MeanOfPath,
@@ -44,6 +45,7 @@ from vasso.parts.directions import (
     Sarah,
     Storm,
     Svrg,
+    TopEigenvector,
 )
 from vasso.parts.geometries import (
     L2,
@@ -72,7 +74,7 @@ from vasso.parts.policies import (
     Refresh,
     RefreshEveryK,
 )
-from vasso.parts.radii import LossBudget, Rho
+from vasso.parts.radii import AccumulatedNorm, LossBudget, Rho
 
 # This file is a table: signatures are wrapped by hand.
 # fmt: off
@@ -185,6 +187,37 @@ class LESAM(SharpnessAware):
                  most: float = 0.5, theta: Setting = 1.0, **options: Unpack[Options]) -> None:
         super().__init__(base, rho=LossBudget(sigma, most, factor=rho), direction=Ema(theta),
                          **options)
+
+
+class LightSAM(SharpnessAware):
+    """LightSAM-I, second-hand: the radius and the learning rate of AdaGrad, one number each.
+
+    epsilon = rho d / sqrt(U),  u = h / sqrt(V),  U and V the sums of ||d||^2 and ||h||^2 so far
+
+    See `AccumulatedNorm` and `Accumulated`. For SGD as base, whose lr is then another. Read in a
+    catalogue and in reviews only: the paper was withdrawn from ICLR 2025, with doubts on its proof.
+    """
+
+    def __init__(self, base: Optimizer, *, rho: Setting = 0.05, small: float = 1e-8,
+                 theta: Setting = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(base, rho=AccumulatedNorm(small, factor=rho), direction=Ema(theta),
+                         descent=Accumulated(small), **options)
+
+
+class EigenSAM(SharpnessAware):
+    """SAM along the gradient, tilted towards the top eigenvector of the Hessian.
+
+    epsilon = rho (n + alpha sign(g.v) (v - (n.v) n)),  n = d / ||d||
+
+    Luo et al., NeurIPS 2024; see `TopEigenvector`. Five gradients more every 100 steps, for v.
+    """
+
+    def __init__(self, base: Optimizer, *, rho: Rho = 0.1, alpha: Setting = 0.2, every: int = 100,
+                 steps: int = 5, seed: int = 0, theta: Setting = 1.0,
+                 **options: Unpack[Options]) -> None:
+        super().__init__(base, rho=rho, geometry=Unnormalised(),
+                         direction=TopEigenvector(theta, alpha=alpha, every=every, steps=steps,
+                                                  seed=seed), **options)
 
 
 class GCSAM(SharpnessAware):

@@ -236,12 +236,12 @@ def test_a_group_with_rho_zero_stays_at_home(name: str) -> None:
         visits.append(all(map(torch.equal, rest, home)))
 
     run.before_pass = look
-    asks_more = run.opt.direction.asks_more  # these go back to earlier weights, all of them
+    goes_back = run.opt.direction.remembers_all  # to earlier weights, all of them
     for _ in range(8):
         home[:] = [p.detach().clone() for p in rest]
         run.step()
-    assert all(visits) or asks_more
-    assert all((p in run.opt._vectors) == asks_more for p in rest)
+    assert all(visits) or goes_back
+    assert all((p in run.opt._vectors) == goes_back for p in rest)
 
 
 @every_optimizer

@@ -27,6 +27,7 @@ PRESETS = [
 READ_VALUES = {
     **dict.fromkeys(("AE-SAM", "VaSSO+AE-SAM", "AE-LookSAM", "reuse, adaptive", "LE-SAM"), 1),
     "Lookbehind-SAM (adaptive)": 6,
+    "LightSAM-I": 2,
 }
 """Methods that decide by norms or losses: how many the host reads in a step of six tensors."""
 DRAWN = {"aten.randperm.generator", "aten.sort.default", "aten.slice.Tensor"}

@@ -18,6 +18,7 @@ from vasso import (
     SAM,
     WSAM,
     FisherSAM,
+    LightSAM,
     LookbehindSAM,
     LookSAM,
     Samples,
@@ -254,3 +255,26 @@ def test_a_step_that_was_given_up_moves_no_tensor_of_a_later_one() -> None:
             opt.zero_grad()  # and no step(), as for a batch that turns out to be damaged
     opt.step()
     assert b.tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("theta", [1.0, 0.4])
+def test_lightsam_is_its_twin(theta: float) -> None:
+    settings = {"rho": 0.3, "small": 0.1, "theta": theta}
+    assert_near(ours(partial(LightSAM, **settings)), path_of(twins.light, **settings))
+
+
+def test_lightsam_begins_with_the_whole_radius_and_a_step_of_the_learning_rate() -> None:
+    w = torch.tensor([3.0, 4.0], dtype=torch.float64, requires_grad=True)
+    opt = LightSAM(SGD([w], lr=0.1), rho=0.5)
+    for _ in range(2):
+        before = w.detach().clone()
+        opt.zero_grad()
+        (0.5 * w.square().sum()).backward()
+        with opt.ascended():
+            (0.5 * w.square().sum()).backward()
+        opt.step()
+        if opt.cost == 2:
+            assert opt.metrics()["rho"] == pytest.approx(0.5)
+            assert (w - before).norm().item() == pytest.approx(0.1)
+    # the second time with the root of both squares: 4.9 / sqrt(5^2 + 4.9^2)
+    assert opt.metrics()["rho"] == pytest.approx(0.5 * 4.9 / (25 + 4.9**2) ** 0.5)

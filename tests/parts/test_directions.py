@@ -30,7 +30,18 @@ from tests.support.slopes import (
     records,
     train,
 )
-from vasso import MSAM, S2SAM, SAM, SARAHSAM, SVRGSAM, FriendlySAM, SparseSAM, StormSAM
+from vasso import (
+    MSAM,
+    S2SAM,
+    SAM,
+    SARAHSAM,
+    SVRGSAM,
+    EigenSAM,
+    FriendlySAM,
+    SparseSAM,
+    StormSAM,
+)
+from vasso.parts.context import StepContext
 
 
 def falling(t: int) -> float:
@@ -163,3 +174,68 @@ def test_momentum_points_down_the_objective_also_where_the_base_maximizes() -> N
             opt.step(closure_of(opt, lambda w=w, sign=sign: sign * w.pow(4).sum()))
         ends.append(w.detach())
     assert_same(*ends)
+
+
+# -- the top eigenvector ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theta", [1.0, 0.4])
+def test_eigensam_is_its_twin_with_other_differences(theta: float) -> None:
+    settings = {"rho": 0.1, "alpha": 0.7, "every": 7, "steps": 3, "theta": theta}
+    start = StepContext(0, Task().params()).noise(0)
+    twin = path_of(twins.eigen, start=start, **settings)
+    # one-sided differences of step 1e-8 (1 + ||x||) are off by about 1e-7
+    assert_near(ours(partial(EigenSAM, **settings)), twin, atol=1e-5)
+
+
+class Quadratic:
+    """0.5 x'Hx with eigenvalues -3, 2, 1 and 0.1; the gradients' differences are exact."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        turned = torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=torch.float64))[0]
+        self.v, self.H = turned[:, 0], turned @ torch.diag(turned.new([-3, 2, 1, 0.1])) @ turned.mT
+        self.x = torch.ones(4, dtype=torch.float64, requires_grad=True)
+
+    def record(self, opt: EigenSAM) -> Any:
+        seen: list[Any] = []
+        handle = opt.observe(lambda r: seen.append((r.epsilon[0].clone(), r.g[0].clone())))
+        opt.step(closure_of(opt, lambda: 0.5 * self.x @ self.H @ self.x))
+        handle.remove()
+        return seen[0]
+
+
+@pytest.mark.parametrize("turned", [1.0, -1.0])
+def test_eigensam_tilts_to_the_eigenvector_whatever_its_sign_and_longer_than_rho(
+    turned: float,
+) -> None:
+    """From the first step on; the authors' code perturbs by rho g until v is known."""
+    task = Quadratic()
+    opt = EigenSAM(torch.optim.SGD([task.x], lr=0.0), rho=0.3, alpha=0.5, steps=60)
+    epsilon, g = task.record(opt)
+    kept = opt._vectors[task.x]
+    assert_near((kept["v"] @ task.v).abs(), 1.0, atol=1e-8)  # of the largest |eigenvalue|
+    kept["v"].mul_(turned)
+    again, _ = task.record(opt)
+    n = g / g.norm()
+    cosine = n @ task.v
+    expected = n + 0.5 * cosine.sign() * (task.v - cosine * n)
+    for found in (epsilon, again):
+        assert_near(found, 0.3 * expected, atol=1e-6)
+        assert_near(found.norm(), 0.3 * (1 + 0.25 * (1 - cosine**2)).sqrt(), atol=1e-6)
+
+
+def test_eigensam_goes_on_from_where_its_vector_was() -> None:
+    task = Quadratic()
+    opt = EigenSAM(torch.optim.SGD([task.x], lr=0.0), every=1, steps=1)
+    errors = []
+    for _ in range(40):
+        task.record(opt)
+        errors.append(1 - float((opt._vectors[task.x]["v"] @ task.v).abs()))
+    assert errors[-1] < 1e-9 < errors[3]
+    assert opt.cost == 40 * 3
+
+
+def test_eigensam_without_a_tilt_is_sam() -> None:
+    settings = {"rho": 0.1, "theta": 0.4}
+    assert_near(ours(partial(EigenSAM, alpha=0.0, **settings)), ours(partial(SAM, **settings)))

@@ -5,6 +5,7 @@ each step: g at x, h at x + e, u goes down. What is random (masks) and what deci
 handed in as a plain function of the step.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Literal, Protocol, TypeAlias
@@ -311,6 +312,46 @@ def loss_budget(training: Training, *, sigma: float, most: float, theta: float =
         rise = sum(float((a * b).sum()) for a, b in zip(g, d, strict=True))
         rho = min(sigma * norm(d) / rise, most) if rise > 0 else most
         x = base(x, gradient(add(x, l2(d, x, rho)), t))
+        yield x
+
+
+def eigen(
+    training: Training,
+    *,
+    rho: float,
+    alpha: float,
+    every: int,
+    steps: int,
+    start: Vector,
+    theta: float = 1.0,
+) -> Path:
+    """Eigen-SAM, its products by central differences: e = rho (n + alpha sign(g.v) v_perp(n))."""
+    x, gradient, base = training
+    d, v = None, start
+    for t in count():
+        g = gradient(x, t)
+        for _ in range(steps if t % every == 0 else 0):
+            v = times(1e-5 / norm(v), v)
+            v = add(gradient(add(x, v), t), gradient(add(x, v, -1.0), t), -1.0)
+            v = times(1 / norm(v), v)
+        d = average(d, g, theta)
+        n = times(1 / norm(d), d)
+        along = sum(float((a * b).sum()) for a, b in zip(n, v, strict=True))
+        e = add(n, add(v, n, -along), math.copysign(alpha, along))
+        x = base(x, gradient(add(x, e, rho), t))
+        yield x
+
+
+def light(training: Training, *, rho: float, small: float, theta: float = 1.0) -> Path:
+    """LightSAM-I: e = rho d / sqrt(U), u = h / sqrt(V)."""
+    x, gradient, base = training
+    d, U, V = None, small**2, small**2
+    for t in count():
+        d = average(d, gradient(x, t), theta)
+        U += norm(d) ** 2
+        h = gradient(add(x, d, rho / math.sqrt(U)), t)
+        V += norm(h) ** 2
+        x = base(x, times(1 / math.sqrt(V), h))
         yield x
 
 

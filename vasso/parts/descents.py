@@ -10,6 +10,7 @@ With g = g_t(x_t), h = g_t(x_t + epsilon_t), and v_perp(a) the component of v or
 | `MeanOfPath`          | mean of all points    | g                                   |
 | `Reuse`               | h, keeps h_perp(g)    | g + alpha norm(g) / norm(kept) kept |
 | `Rescaled`            | h norm(g) / norm(h)   | g                                   |
+| `Accumulated`         | h / sqrt(V), V the sum of all norm(h)^2 | g                 |
 | `Lookbehind`          | h_1, ..., h_k one after the other, then part of the way | g |
 | `WeightedSharpness`   | g; then x moves by -lr gamma / (1 - gamma) (h - g) | g      |
 """
@@ -33,6 +34,7 @@ from vasso.numerics.vectors import (
     dot,
     full_precision,
     length_over,
+    measured,
     norm,
     share_along,
     widened,
@@ -302,6 +304,39 @@ class Rescaled(Mixture):
         self, g: Vector, h: Vector, rows: list[int], memory: PartState, **settings: list[float]
     ) -> Vector:
         return combined(lambda g, h: torch._foreach_mul(h, length_over(g, h)), g, h)
+
+
+@dataclass(frozen=True)
+class Accumulated(Descent):
+    """Divides by the root of all squares so far: u = h / sqrt(V), V_t = V_{t-1} + ||h_t||^2.
+
+    The rate of AdaGrad in its form with one number, for SGD as base; half of LightSAM-I,
+    second-hand. A step that does not perturb is one of the base, by g.
+
+    Args:
+        small: V is its square at first; above 0.
+    """
+
+    small: float = 1e-8
+
+    counts: ClassVar[Mapping[str, float]] = {"h_squares": 0.0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Range(above=0).check("small", self.small)
+
+    def perturbed(
+        self, g: Gradient, path: list[Gradient], memory: PartState, **settings: list[float]
+    ) -> Gradient:
+        rows, h, _ = both(path[-1], path[-1])
+        length, value = measured(h)  # the first in float64 where float32 cannot hold it
+        memory.numbers["h_squares"] += value**2
+        share = value / math.sqrt(self.small**2 + memory.numbers["h_squares"])
+        u = list(path[-1])
+        for i, x in zip(rows, h, strict=True) if share else ():
+            wide = x.to(length.dtype) / length.to(x.device)
+            u[i] = (wide * share).to(x.dtype)
+        return u
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 |----------------|--------------------------------------------------|-------------|-----------|
 | `Ema`          | (1 - theta) d_{t-1} + theta g_t(x_t)             | d           | 1         |
 | `Noisy`        | the same of g_t(x_t) + noise                     | d           | 1         |
+| `TopEigenvector` | the unit slope, tilted to the Hessian's v      | d, v        | 1 + 5 / every |
 | `AffineEma`    | g_t(x_t) - sigma m_t, m_t the average            | m           | 1         |
 | `Storm`        | g_t(x_t) + (1 - a) (d_{t-1} - g_t(x_{t-1}))      | d, x        | 2         |
 | `Sarah`        | g_t(x_t) - g_t(x_{t-1}) + d_{t-1}                | d, x        | 2         |
@@ -31,8 +32,11 @@ from vasso.numerics.vectors import (
     Gradient,
     Vector,
     as_dtypes,
+    by_peak,
+    dot,
     full_precision,
     lerp_,
+    norm,
     zeros_for_missing,
 )
 from vasso.parts.context import StepContext
@@ -141,10 +145,10 @@ class Ema(Direction):
             lerp_(_present(d, old), _present(seen, old), [theta[i] for i in old], seed)
         if g is None:
             return zeros_for_missing(d, context.w)
-        if all(s is None for s in d) and not any(self.keeps(theta=t) for t in theta):
+        if all(s is None for s in d) and not any("d" in self.keeps(theta=t) for t in theta):
             return g
         for i, slope in enumerate(d):
-            if slope is None and self.keeps(theta=theta[i]):
+            if slope is None and "d" in self.keeps(theta=theta[i]):
                 start = 1.0 if self.init == "first" else theta[i]
                 first = torch.mul(full_precision(g[i]), start)
                 d[i] = memory.store("d", i, first.to(self.dtype or first.dtype))
@@ -194,6 +198,92 @@ class Noisy(Ema):
         noise = torch._foreach_mul(context.noise(self.seed), scale)
         noisy = torch._foreach_add(noise, as_dtypes(g, list(noise)))
         return super().__call__(list(noisy), memory, context, **settings)
+
+
+@dataclass(frozen=True)
+class TopEigenvector(Ema):
+    """The unit slope, tilted towards the Hessian's top eigenvector v; for `Unnormalised`.
+
+    d = n + alpha sign(g.v) (v - (n.v) n),  n the averaged slope over its length
+
+    Eigen-SAM, Luo et al., NeurIPS 2024: epsilon = rho d is not renormalised, so that its length is
+    rho sqrt(1 + alpha^2 sin^2) of the angle between n and v. The sign of v does not matter. Every
+    `every` steps, and before the first perturbation, v takes `steps` steps of the power method from
+    where it was:
+
+    v <- H v / ||H v||,  H v ~ (g_t(x_t + h v) - g_t(x_t)) / h,  h = sqrt(ulp) (1 + ||x_t||)
+
+    The products are differences of the closure's gradients, one gradient each, which any closure
+    can give. They are those of the batch in training mode, where the authors differentiate twice in
+    evaluation mode; their code perturbs by rho g, not normalised, until v is known. With several
+    groups the Hessian is that of the tensors that are perturbed.
+
+    Args:
+        theta: weight of the newest gradient in the slope; 1 is the published method.
+        alpha: strength of the tilt, at least 0; 0 is SAM.
+        every: steps between updates of v.
+        steps: products with the Hessian in an update.
+        seed: seed of the first v.
+    """
+
+    theta: Setting = 1.0
+    alpha: Setting = 0.2
+    every: int = 100
+    steps: int = 5
+    seed: int = 0
+
+    scheduled: ClassVar[Mapping[str, Range]] = {
+        "theta": Range(above=0, most=1),
+        "alpha": Range(least=0),
+    }
+    remembers: ClassVar[tuple[str, ...]] = ("d", "h", "v")
+    asks_more: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validation.count("every", self.every)
+        validation.count("steps", self.steps)
+
+    def keeps(self, **settings: float) -> tuple[str, ...]:
+        return (*super().keeps(**settings), "v")
+
+    def __call__(
+        self, g: Vector | None, memory: PartState, context: StepContext, **settings: list[float]
+    ) -> Vector:
+        slope = super().__call__(g, memory, context, **settings)
+        kept = memory.recall("v")
+        due = context.step % self.every == 0 or all(x is None for x in kept)
+        if g is not None and due and not context.is_perturbed:
+            memory.keep("v", [*self._updated(kept, g, context)])
+        v = zeros_for_missing(memory.recall("v"), context.w)
+        length = context.norm(slope)  # in float64 where float32 cannot hold it
+        divisor = torch.where(length > 0, length, 1.0)
+        quotients = [x.to(divisor.dtype) / divisor.to(x.device) for x in slope]
+        n = as_dtypes(quotients, [full_precision(x) for x in slope])
+        along = dot(n, v)
+        rows = zip(n, v, settings["alpha"], strict=True)
+        return [x + alpha * torch.sign(along) * (y - along * x) for x, y, alpha in rows]
+
+    def _updated(self, v: Gradient, g: Vector, context: StepContext) -> Vector:
+        """v after some steps of the power method; a zero product leaves it as it is."""
+        fresh = all(x is None for x in v)
+        now = _unit(context.noise(self.seed) if fresh else zeros_for_missing(v, context.w))
+        ulp = max(torch.finfo(w.dtype).eps for w in context.w)
+        h = math.sqrt(ulp) * (1 + norm([w.detach() for w in context.w]))
+        for _ in range(self.steps):
+            at = [w.detach() + (h * x).to(w.dtype) for w, x in zip(context.w, now, strict=True)]
+            there = zeros_for_missing(context.gradient(at=at), context.w)
+            small, _peak = by_peak([*there, *g])
+            product = torch._foreach_sub(small[: len(g)], small[len(g) :])
+            now = _unit(list(product), otherwise=now)
+        return now
+
+
+def _unit(v: Vector, otherwise: Vector | None = None) -> Vector:
+    """v / ||v||, or the other vector if v is 0; no host synchronisation."""
+    length = norm(v)
+    rows = zip(v, otherwise or v, strict=True)
+    return [torch.where(length > 0, x / length, y) for x, y in rows]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 | `FromGap` | such that the rise of the loss is kappa times the | losses at w and w + epsilon,  |
 |           | generalisation gap                                | loss of held-out data         |
 | `LossBudget` | such that the linear rise of the loss is sigma, at most a cap | g and d       |
+| `AccumulatedNorm` | the length of d over the root of all its squares so far | d          |
 
 Every method takes a rule as its `rho`. A rule is called once in a step that perturbs, when the
 slope is known and the weights have not moved: ``rule(d, memory, context)`` returns the radius. It
@@ -168,6 +169,33 @@ class LossBudget(Radius):
         along = context.norm(g) if d is g else share_along(g, d) * context.norm(d)
         slope, sigma = float(along), context.settings["sigma"][0]
         return min(sigma / slope, self.most) if slope > 0 else self.most
+
+
+@dataclass(frozen=True)
+class AccumulatedNorm(Radius):
+    """A radius that falls as AdaGrad's rate does: epsilon = factor d / sqrt(U).
+
+    U_t = U_{t-1} + ||d_t||^2, so that rho = ||d_t|| / sqrt(U_t) is 1 at the first step
+
+    Half of LightSAM-I, second-hand; see `Accumulated` for the other half.
+
+    Args:
+        small: U is its square at first; above 0.
+    """
+
+    small: float = 1e-8
+
+    needs_clean: ClassVar[bool] = True
+    counts: ClassVar[Mapping[str, float]] = {"rho_squares": 0.0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Range(above=0).check("small", self.small)
+
+    def __call__(self, d: Vector, memory: PartState, context: StepContext) -> float:
+        length = context.norm.read(d)[1]
+        memory.numbers["rho_squares"] += length**2
+        return length / math.sqrt(self.small**2 + memory.numbers["rho_squares"])
 
 
 @dataclass(frozen=True)
