@@ -38,7 +38,13 @@ NAMES = [
     "sphere",
     "translation",
 ]
-AT_CPU_ALONE = ["frontier", "hessian-equal-loss", "noisy-digits", "noisy-digits-radius"]
+AT_CPU_ALONE = [
+    "frontier",
+    "hessian-equal-loss",
+    "noisy-digits",
+    "noisy-digits-radius",
+    "slope-bfloat16",
+]
 """Of ours, at a single scale; for those of the demo see test_demo."""
 CPU = RunOptions(accelerator="cpu", workers=0)
 
