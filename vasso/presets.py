@@ -119,6 +119,11 @@ class VaSSO(SharpnessAware):
     `SAM`. Along the averaged slope the same rho raises the loss of the current batch less than
     SAM's does, so the best rho tends to be larger.
 
+    Without settings, rho is 0.05, the default of the authors' code, and theta 0.4, the paper's best
+    for ResNet-18 and WRN-28-10. This rho is a careful start, and too small a rho loses the gain: in
+    our records on wrong labels the best one is 3 to 25 times as large. `vasso advise` measures one
+    to begin with.
+
     Example:
         >>> import torch
         >>> model = torch.nn.Linear(2, 1)

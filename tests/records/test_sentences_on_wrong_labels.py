@@ -172,6 +172,15 @@ def test_one_rho_is_too_small_on_the_mlp(evidence: Callable[[str], Evidence]) ->
     assert (mlp.at_one("0.1").standing, points(mlp.at_one("0.1"))) == ("behind", "six")
 
 
+def test_what_the_default_rho_gives(evidence: Callable[[str], Evidence]) -> None:
+    found = evidence("radius")
+    cells = [cell for cell in found.of[1].families()["VaSSO θ=0.4"] if cell.rho in (0.05, 0.15)]
+    careful, tuned = (f"{cell.estimate('last').value:.1f} %" for cell in cells)
+    sgd = f"{found.best['SGD'].estimate('last').value:.1f} %"
+    words = f"`VaSSO` has {careful} there, SGD {sgd} and `VaSSO(rho=0.15)` {tuned}."
+    sentence("README.md", words)
+
+
 def test_how_much_larger_the_best_rho_is(evidence: Callable[[str], Evidence]) -> None:
     factors = evidence("radius").factors()
     assert factors == sorted(factors)
