@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.optim import SGD
 
-from tests.reference.digits import flat
+from tests.reference.digits import batch, flat
 from tests.standalone.task import (
     METHODS,
     Digits,
@@ -180,3 +180,21 @@ def test_weights_of_low_precision_come_home_too(make: Callable[..., Stepper]) ->
     assert_same(flat(model), before)
     assert opt.cost in (6, 9)
     assert all(p.grad.dtype == torch.bfloat16 for p in model.parameters())
+
+
+@each_method
+def test_a_closure_that_raises_on_a_nan_leaves_no_nan_in_the_statistics(
+    make: Callable[..., Stepper],
+) -> None:
+    task = Digits(norm=True)
+    opt = make(task)
+    train(task, opt, 2)
+    before = snapshot(task, opt)
+
+    def closure() -> Tensor:
+        task.model(torch.full_like(batch(0)[0], math.nan))
+        raise FloatingPointError("the loss is nan")
+
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        opt.step(closure)
+    assert_unchanged(before, snapshot(task, opt))

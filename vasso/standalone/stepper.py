@@ -74,6 +74,9 @@ class Stepper(OptimizerWrapper):
             self._compute_u(closure)
         except NonFiniteError as error:
             self._skip(error)
+        except BaseException:
+            self.statistics.recover()
+            raise
         finally:
             self._perturbation.restore()
         self._step_base()

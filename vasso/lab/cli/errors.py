@@ -46,5 +46,5 @@ def say(text: str) -> None:
 
 def describe_os_error(error: OSError) -> str:
     """The path and a remedy, if there is one; otherwise the system's own message."""
-    remedy = REMEDIES.get(error.errno or 0)
+    remedy = REMEDIES.get(error.errno or 0, error.strerror)
     return f"{error.filename}: {remedy}" if remedy and error.filename else str(error)
