@@ -159,13 +159,16 @@ def medians(rounds: list[dict[str, float]], one: str, other: str) -> float:
 
 @pytest.mark.parametrize("file", stored("step"), ids=lambda file: file.stem)
 def test_the_stored_steps_say_what_leaving_out_gradients_saves(file: Path) -> None:
-    """The goal of 1.75 is reached with the ResNet, and missed by little with the GPT."""
+    """All goals are reached but that of logits-SAM with the GPT, whose head alone costs more."""
     tasks = json.loads(file.read_text())["tasks"]
     ratios = {
         name: {k: v["min"] for k, v in task["ratios"].items()} for name, task in tasks.items()
     }
-    assert ratios["resnet18"]["SAM-ON"] <= 1.75
+    assert ratios["resnet18"]["logits-SAM"] <= 1.1
+    assert ratios["gpt"]["logits-SAM"] <= 1.1 + ratios["gpt"]["head alone, once more"]
     for found in ratios.values():
+        assert found["SAM-ON"] <= 1.75
+        assert found["Functional-SAM"] <= 2.05
         assert 1.8 < found["SAM"] < 2.2
         assert found["SAM-ON"] < 0.95 * found["SAM"]
 
