@@ -43,6 +43,7 @@ from vasso.parts.memory import PartState
 from vasso.parts.plans import Batch, Chunks, Data, PassData, Plan, Same, Source
 from vasso.parts.policies import Always, Policy
 from vasso.parts.radii import Given, Radius, Rho
+from vasso.records import Triangle
 
 Requests: TypeAlias = Generator[Data, None, None]
 """The data whose gradients the algorithm needs in `p.grad`, one after the other."""
@@ -328,7 +329,7 @@ class SharpnessAware(OptimizerWrapper):
         current, several = self._current, self.ascent.points > 1
         self._norms.trust(context.w)
         current.note(d_norm=self._norms.known(d), climbed=True)
-        current.note(cosine=self._cosine(d, context))
+        current.note(triangle=self._triangle(d, context))
         self._norms.forget()
         clear(self._groups.params())
         if current.rng_state is not None and self.same_rng:
@@ -344,14 +345,8 @@ class SharpnessAware(OptimizerWrapper):
         context.g = [copies[id(v)] for v in context.g]
         return g and [copies[id(v)] for v in g], [copies[id(v)] for v in kept], epsilon
 
-    def _cosine(self, d: Vector, context: StepContext) -> Tensor | None:
-        """cos(d_t, g_t) from the norms of d_{t-1}, d_t and g_t; None where one is not known.
-
-        The square of (1 - theta) d_{t-1} = d_t - theta g_t has the product of d_t and g_t.
-
-        Returns:
-            A 0-dim tensor on the device.
-        """
+    def _triangle(self, d: Vector, context: StepContext) -> Triangle | None:
+        """theta and the norms of d_{t-1}, d_t and g_t, for `last.cosine`; None if not known."""
         if type(self.direction) is not Ema or self.ascent.points > 1 or self._distributed.local:
             return None
         (theta, *others), norms = set(context.settings["theta"]), self._norms
@@ -362,8 +357,7 @@ class SharpnessAware(OptimizerWrapper):
             before = d_norm  # times 0
         if others or g_norm is None or d_norm is None or before is None:
             return None
-        squares = d_norm**2 + (theta * g_norm) ** 2 - ((1 - theta) * before) ** 2
-        return squares / (2 * theta * d_norm * g_norm)
+        return theta, before, d_norm, g_norm
 
     def _finish(
         self, context: StepContext, state: PartState, u: Gradient, last: Gradient | None

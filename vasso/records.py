@@ -12,6 +12,8 @@ from torch import Tensor
 
 from vasso.numerics.vectors import Vector
 
+Triangle: TypeAlias = tuple[float, Tensor, Tensor, Tensor]
+"""theta, and the norms of the slope before, of the slope and of the gradient."""
 LossAt: TypeAlias = Literal["w", "w, ascent data", "w + epsilon", "not seen, in your loop"]
 
 
@@ -25,11 +27,11 @@ class StepSummary:
         perturbed_loss: the loss at w + epsilon, None if the weights were not perturbed.
         g_norm: ||g|| over the tensors that may be perturbed, None where it was not needed.
         d_norm: ||d||, or None likewise.
-        cosine: of the angle between d and g; None where it does not follow from the norms.
         h_norm: the norm of the gradient at w + epsilon over all tensors, or None likewise.
         climbed: whether a gradient was taken at w + epsilon.
         skipped: whether the step was skipped because a gradient was not finite.
         radius: rho and what it follows from, if a rule sets it (`FromGap`); else empty.
+        triangle: what `cosine` is computed from when it is asked for.
     """
 
     loss: Any = None
@@ -37,11 +39,22 @@ class StepSummary:
     perturbed_loss: Any = None
     g_norm: Tensor | None = None
     d_norm: Tensor | None = None
-    cosine: Tensor | None = None
     h_norm: Tensor | None = None
     climbed: bool = False
     skipped: bool = False
     radius: Mapping[str, float] = field(default_factory=dict)
+    triangle: Triangle | None = field(default=None, repr=False)
+
+    @property
+    def cosine(self) -> Tensor | None:
+        """cos(d, g) on the device; None where it does not follow from the norms.
+
+        The square of (1 - theta) d_{t-1} = d_t - theta g_t has the product of d_t and g_t.
+        """
+        if self.triangle is None:
+            return None
+        theta, before, d, g = self.triangle
+        return (d**2 + (theta * g) ** 2 - ((1 - theta) * before) ** 2) / (2 * theta * d * g)
 
 
 @dataclass(frozen=True)

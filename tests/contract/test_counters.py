@@ -2,11 +2,13 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 from torch.optim import SGD
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.contract.marks import Preset, each_preset, each_way
 from tests.contract.training import BATCH, OPTIMIZERS, PRESETS, CatalogueRun
@@ -63,6 +65,29 @@ def test_a_cosine_from_norms_is_that_of_the_vectors(name: str) -> None:
     found = [cosine_similarity(flat(r.d), flat(r.g), dim=0) for r in recorded]
     assert_near([r.summary.cosine for r in recorded], found, rtol=0, atol=1e-5)  # float32
     assert len(recorded) == {"SAM": 6, "VaSSO": 4}.get(name, len(recorded))
+
+
+class Operations(TorchDispatchMode):
+    """Notes the tensor operations of a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(call))
+        return call(*args, **(kwargs or {}))
+
+
+def test_the_cosine_is_computed_for_those_who_ask() -> None:
+    w = torch.tensor([3.0, 4.0], requires_grad=True)
+    opt = VaSSO(SGD([w], lr=0.1), rho=0.5)
+    for _ in range(2):
+        with Operations() as step:
+            take_step(opt, lambda: (w * w).sum(), "ascended")
+    with Operations() as asked:
+        assert opt.last.cosine is not None
+    assert "aten.pow.Tensor_Scalar" in asked.names - step.names
 
 
 @pytest.mark.parametrize("theta", [0.05, 0.4, 0.999])

@@ -209,9 +209,9 @@ class OptimizerWrapper(Optimizer):
             values = [scale * float(group[s.key]) for group in self.param_groups]
             same = len(set(values)) == 1
             found |= {s.name if same else f"{s.name}/{i}": value for i, value in enumerate(values)}
-        last = vars(self.last)
         names = ("loss", "perturbed_loss", "g_norm", "d_norm", "cosine", "h_norm")
-        found |= {name: float(last[name]) for name in names if last[name] is not None}
+        read = {name: getattr(self.last, name) for name in names}
+        found |= {name: float(value) for name, value in read.items() if value is not None}
         if self.last.loss_at == "w" and "perturbed_loss" in found:
             found["rise"] = found["perturbed_loss"] - found["loss"]
         climbed, skipped = float(self.last.climbed), float(self.skipped)
