@@ -557,6 +557,18 @@ NOT_HERE: Mapping[str, tuple[str, str]] = {
         "withdrawn from ICLR 2025",
         "forms per coordinate, known from no text that was found",
     ),
+    "preSAM": (
+        "2501.06603",
+        "known from a summary alone, which does not say its norm; `PreconditionedSAM` is ours",
+    ),
+    "muP^2": (
+        "2411.00075, NeurIPS 2024",
+        "how its radii and scales follow the width is known from no text that was read",
+    ),
+    "SAM-Polyak": (
+        "2606.01827, ICML 2026",
+        "a schedule of the learning rate from the loss, known second-hand only",
+    ),
     "DAS": (
         "2508.10435",
         "nBAR for more than two factors; its normalisation is not in any text that was found",

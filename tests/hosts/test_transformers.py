@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from schedulefree import AdamWScheduleFree
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
@@ -20,7 +21,19 @@ from transformers import (
 from tests.hosts import windows
 from tests.hosts.problem import on_two_ranks
 from tests.hosts.windows import batches, collate, in_windows, lines, weights
-from vasso import ASAM, ESAM, MSAM, SAM, LookSAM, PreconditionedSAM, SAMPa, SharpnessAware, VaSSO
+from vasso import (
+    ASAM,
+    ESAM,
+    MSAM,
+    SAM,
+    BiLoRA,
+    FlatLoRA,
+    LookSAM,
+    PreconditionedSAM,
+    SAMPa,
+    SharpnessAware,
+    VaSSO,
+)
 from vasso.integrations.factories import Recipe
 from vasso.integrations.transformers import (
     FunctionalMixin,
@@ -497,3 +510,50 @@ def test_functional_sam_draws_the_same_dropout_twice(tmp_path: Path) -> None:
     )
     assert all(map(torch.equal, first, second))
     assert not torch.equal(*first)
+
+
+LORA = LoraConfig(r=2, lora_dropout=0.1, target_modules=["c_attn"], fan_in_fan_out=True)
+
+
+def adapted(kind: str, folder: Path) -> tuple[Trainer, Any]:
+    """A Trainer of adapters in GPT-2, whose weights are transposed; windows of two, clipped."""
+    model = get_peft_model(gpt(), LORA)
+    base = AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    opt: Any = BiLoRA(base, model=model) if kind == "Bi" else FlatLoRA(base, total=4, model=model)
+
+    class Inside(PlainInOrder):
+        def training_step(self, *given: Any, **named: Any) -> Tensor:
+            with opt.ascended():
+                return super().training_step(*given, **named)
+
+    args = arguments(
+        folder,
+        gradient_accumulation_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        max_steps=4,
+        max_grad_norm=0.5,
+    )
+    host = PlainInOrder if kind == "Bi" else Inside
+    trainer = host(
+        model, args, train_dataset=lines(16), data_collator=collate, optimizers=(opt, None)
+    )
+    return trainer, opt
+
+
+@pytest.mark.parametrize("kind", ["Bi", "Flat"])
+def test_adversaries_of_adapters_train_in_the_plain_trainer_and_resume(
+    kind: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    trainer, opt = adapted(kind, tmp_path)
+    trainer.train()
+    assert opt.cost == 4
+    assert opt.last.climbed
+    saved = {path.name for path in (tmp_path / "checkpoint-2").iterdir() if path.is_dir()}
+    assert saved == set()  # no second adapter
+    torch.manual_seed(0)
+    again, other = adapted(kind, tmp_path)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert torch.equal(weights(again.model), weights(trainer.model))
+    assert other.cost == 4

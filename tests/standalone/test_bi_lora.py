@@ -50,6 +50,7 @@ def by_hand(task: Adapted, opt: BiLoRA, scaler: Any = None, spoil: int | None = 
             scaler.update()
         else:
             opt.step()
+        assert opt.last.climbed or t == spoil
         task.model.zero_grad()
         path.append(flat(task.factors))
     return torch.stack(path)

@@ -36,6 +36,7 @@ def by_hand(task: Adapted, opt: FlatLoRA, scaler: Any = None) -> Tensor:
             scaler.update()
         else:
             opt.step()
+        assert opt.last.climbed == (t > 0)  # at the first step rho is 0
         opt.zero_grad()
         path.append(flat(task.factors))
     return torch.stack(path)

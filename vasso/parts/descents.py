@@ -296,8 +296,9 @@ class Reuse(Descent):
 class Rescaled(Mixture):
     """Descends along h, as far as g would: u = h ||g|| / ||h||.
 
-    StableSAM, Tan, Zhang, Liu, Wang and Hao, JMLR 2025. With bases that divide by the size of past
-    gradients, such as Adam, it does almost nothing where the ratio is steady.
+    StableSAM, Tan, Zhang, Liu, Wang and Hao, JMLR 2025. The norms are plain ones in every ball; in
+    the authors' adaptive form that of h is weighed by the perturbed weights. With bases that divide
+    by the size of past gradients, such as Adam, it does almost nothing where the ratio is steady.
     """
 
     def mixed(
@@ -348,7 +349,8 @@ class WeightedSharpness(Mixture):
     WSAM, Yue, Jiang, Ye, Gao, Liu and Zhang, KDD 2023. Momentum, clipping and weight decay do not
     see the sharpness, whose weight is 9 at the default. Not decoupled, it is in the gradient:
     u = g + gamma / (1 - gamma) (h - g), which is SAM at gamma = 0.5. gamma = 0 is the base. With
-    plain SGD both forms are equal.
+    plain SGD both forms are equal. lr is that of the group. The authors clip g and h one by one
+    and perturb on each rank by itself, which is ``sync="local"`` here.
 
     Args:
         gamma: share of the sharpness, in [0, 1).

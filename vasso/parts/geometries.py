@@ -169,7 +169,8 @@ class ZScore(Geometry):
     """Perturbs along the entries that stand out in their tensor: epsilon = rho z / ||z||.
 
     z = d where abs(d - mean) / std is above its q-quantile, else 0, in tensors of two or more
-    dimensions; others keep d. Where nothing stands out, z = d.
+    dimensions; others keep d. Where nothing stands out, z = d. std is the unbiased one, which as a
+    common factor decides nothing.
 
     ZSharp, Yun, 2025.
 

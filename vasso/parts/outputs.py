@@ -165,7 +165,9 @@ class HeadOnly(Plan):
     The body runs forward once. Its outputs, held fast, give the gradient of the head's weight; the
     loss of the same outputs at the perturbed head is what goes back through head and body. A head
     that shares its weight with the embedding is perturbed on the output side only: the embedding
-    has been read by then. logits-SAM, ICLR 2026. A bias of the head is not perturbed.
+    has been read by then. logits-SAM, ICLR 2026. A bias of the head is not perturbed. G has the
+    size of that weight, vocabulary times width; the authors' form in chunks, which never builds it,
+    is not here, nor is their adaptive form abs(W) G.
     """
 
     needs_batch: ClassVar[bool] = True

@@ -133,7 +133,9 @@ class LossBudget(Radius):
     rho = sigma / ||g||. Where the slope d points down, g.d <= 0, rho is the cap, and so it is where
     g = 0. Without a cap rho explodes as gradients vanish. In balls other than `L2` the rise is not
     sigma, but as many times it as ||epsilon|| is rho. In `ascended(accumulate=True)`, where you
-    divide the loss of each micro-batch by their number k, divide sigma by k too.
+    divide the loss of each micro-batch by their number k, divide sigma by k too. What the authors
+    call adaptive, abs(w) g, is not `Adaptive`'s w^2 g. Their script can also descend by h - alpha g
+    and by the largest losses alone, both off by default and not built.
 
     The authors keep sigma constant and let it fall to 0 over the last fifth:
     `schedules.cosine(0.35, 0.0, steps=40 * epoch, after=160 * epoch)`.

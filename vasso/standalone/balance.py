@@ -70,7 +70,8 @@ class BAR(Stepper):
     factor 1 - (alpha lr)^2 only. `step()` needs no closure, so BAR works in any loop and in the
     plain Trainer of transformers; it comes after accumulation, unscaling and all-reduce, and a
     common factor of the gradients (a loss scale, clipping of the global norm) does not change it.
-    While B is still zero only A is scaled. alpha and lr are those of A's group.
+    While B is still zero only A is scaled. alpha and lr are those of A's group. In the paper's
+    tables alpha is called mu.
 
     Factors in bfloat16 or float16 are rounded at random: alpha lr is far below their precision, and
     to nearest nothing would change. `peft` keeps its adapters in float32 by default, which is

@@ -166,10 +166,13 @@ class BiLoRA(Stepper):
         self._switch()
         context = self._context()
         gradient = self._gradient_of(batch, context)
-        perturbed = any(x.on for x in self.adversaries)
+        perturbed = self._climbed_in_loop()
         self._current.has_gradient_at_w = not perturbed
         self._current.note(climbed=perturbed)
         self._publish(context, [x for x in gradient if x is not None], None, None, None)
+
+    def _climbed_in_loop(self) -> bool:
+        return any(x.on for x in self.adversaries)
 
     def _step_base(self) -> None:
         skipped, rho = self._current.pending == "skip", self._rho()

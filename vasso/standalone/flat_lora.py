@@ -94,6 +94,7 @@ class FlatLoRA(Stepper):
         rising = rho if callable(rho) or rho == 0 else schedules.cosine(0.0, rho, total)
         super().__init__(base, rho=rising, parts=(self.noise,), **options)
         self.layers = adapted_layers(self.model, base)
+        self._perturbed_by_loop = False
         for x in self.layers:
             _check_perturbable(x)
 
@@ -128,6 +129,11 @@ class FlatLoRA(Stepper):
             yield bool(weights)
         finally:
             self._perturbation.restore()
+        self._perturbed_by_loop = bool(weights)
+
+    def _climbed_in_loop(self) -> bool:
+        found, self._perturbed_by_loop = self._perturbed_by_loop, False
+        return found
 
     def _to_perturb(self) -> list[tuple[int, list[LoraLayer], float]]:
         """The number of each weight, its adapters and its rho, where that is above 0."""

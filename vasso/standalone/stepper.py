@@ -92,8 +92,13 @@ class Stepper(OptimizerWrapper):
             self._learn_form()
             return
         self._begin_plain_step()
+        self._current.note(climbed=self._climbed_in_loop())
         self._step_base()
         self.statistics.remember()
+
+    def _climbed_in_loop(self) -> bool:
+        """Whether the passes of the user's loop were at perturbed weights."""
+        return False
 
     def _context(self) -> StepContext:
         """The step with all parameters that may move, and their settings."""
