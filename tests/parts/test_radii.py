@@ -368,10 +368,10 @@ REFUSED = {
     "ESAM", "Momentum-SAM", "S2-SAM", "SAM-db", "SAM-db-m/2", "m-SAM (subsample)",
     "random adversary", "Functional-SAM", "Functional-SAM, preconditioned", "VaSSO+Functional-SAM",
 }  # fmt: skip
-"""Methods that do not take both losses of the same data."""
+"""Methods that do not take both losses of the same data. LE-SAM and LightSAM-I have rules."""
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS.keys() - {"LE-SAM"}))  # which has a rule of its own
+@pytest.mark.parametrize("name", sorted(PRESETS.keys() - {"LE-SAM", "LightSAM-I"}))
 def test_every_method_that_takes_both_losses_sets_its_radius(name: str) -> None:
     rho = CatalogueRun(name).opt.param_groups[0]["rho"]
     rule = FromGap(lambda: run.loss_of(X[:24], Y[:24]).mean(), total=60, start=rho)
