@@ -93,6 +93,8 @@ QUEUE = (
     Part("translation", "cpu", {}, ALL_FIVE),
     Part("frontier", "cpu", {}, ALL_FIVE),
     Part("normalisation", "cpu", {}, range(3)),
+    Part("language-model", "cpu", {}, range(3)),
+    Part("lora", "cpu", {}, range(3)),
 )
 """What gives a verdict soonest comes first."""
 

@@ -150,6 +150,18 @@ def test_the_second_pair_is_neither_clipped_nor_decayed_and_has_the_rates_of_the
     assert seen["lr"] == 0.003
 
 
+def test_factors_with_names_take_the_same_path() -> None:
+    paths = []
+    for named in (False, True):
+        task = Adapted()
+        names = (f"factor {i}" for i in range(4))
+        given = list(zip(names, task.factors, strict=True)) if named else task.factors
+        opt = BiLoRA(AdamW(given, lr=LR), rho=RHO, model=task.model)
+        paths.append(task.train(opt, range(STEPS)))
+    assert_same(*paths)
+    assert opt.param_groups[1]["param_names"] == [f"factor {i}.adversary" for i in range(4)]
+
+
 def test_a_gradient_that_a_scaler_has_skipped_is_not_added_to_the_next() -> None:
     """`model.zero_grad()` does not clear it, so the infinity would stay for ever."""
     task, spoiled = Adapted(), Adapted()

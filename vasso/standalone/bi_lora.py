@@ -272,9 +272,13 @@ def _added_groups(base: Optimizer, adversaries: list[Adversary]) -> list[tuple[T
         first = [p for p in group["params"] if p in second]
         if first:
             same = {k: v for k, v in group.items() if not k.startswith(PREFIX)}
-            same.pop("param_names", None)
+            names = same.pop("param_names", None)
+            added: list[Any] = [second[p] for p in first]
+            if names is not None:  # torch takes names in every group, or in none
+                name_of = dict(zip(group["params"], names, strict=True))
+                added = [(f"{name_of[p]}.{VALUE}", second[p]) for p in first]
             decay = {"weight_decay": 0.0} if "weight_decay" in group else {}
-            base.add_param_group(same | decay | {"params": [second[p] for p in first]})
+            base.add_param_group(same | decay | {"params": added})
             found.append((first[0], second[first[0]]))
     return found
 

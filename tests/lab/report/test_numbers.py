@@ -200,7 +200,7 @@ def test_clear_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_run_counts_for_every_study_that_asks_for_it(noisy: Findings) -> None:
     anchors = [a.section.anchor for a in noisy.results]
-    assert anchors == ["label-noise-cpu", "normalisation-cpu", "radius-cpu"]
+    assert anchors == ["label-noise-cpu", "normalisation-desk", "radius-cpu"]
     counts = section(noisy, "label-noise-cpu").section.counts()
     wanted = {run.id for run in runs_of("label-noise")}
     missing = wanted - set(noisy.contents.runs)

@@ -29,6 +29,8 @@ NAMES = [
     "imagenet",
     "label-noise",
     "label-noise-human",
+    "language-model",
+    "lora",
     "m-sharpness",
     "noisy-adversary",
     "normalisation",

@@ -17,11 +17,13 @@ from vasso.lab.schema import name_of
 from vasso.lab.studies import study as studies
 from vasso.lab.studies.study import Study
 from vasso.lab.translation.corpora import CORPORA
+from vasso.lab.translation.language_model import LANGUAGE_MODELS
 from vasso.lab.translation.transformer import SIZES
 
 SET_BY_LAB = ("total", "start")
 """Settings of methods that the lab derives from the length of the run."""
 TRANSLATES = "sentences, for `vasso translate`"
+READS = "English sentences, a language model"
 TRANSLATOR = "--base AdamW --lr 0.002 --batch 1024 --schedule inverse-sqrt --warm-up 400 --epochs 5"
 
 
@@ -38,7 +40,8 @@ def _data() -> list[Row]:
 def _models() -> list[Row]:
     images = [(name, "images", m.description) for name, m in MODELS.items()]
     sizes = ((n, f"{s.layers} + {s.layers} layers of width {s.width}") for n, s in SIZES.items())
-    return [*images, *((name, "sentences", size) for name, size in sizes)]
+    gpt = ((n, f"{s.layers} causal layers of width {s.width}") for n, s in LANGUAGE_MODELS.items())
+    return [*images, *((name, "sentences", size) for name, size in (*sizes, *gpt))]
 
 
 LISTS: Mapping[str, Callable[[], list[Row]]] = {
@@ -136,10 +139,13 @@ def about_model(name: str) -> str:
     """A model: what it is, its size, how to build and train it."""
     name, kind, what = _row("models", name)
     if kind == "sentences":
-        given = "source=3200, target=2504, seed=0"
-        python = f"vasso.lab.translation.transformer.build({name!r}, {given})"
+        translates = name in SIZES
+        given = "source=3200, target=2504" if translates else "entries=2504"
+        module = "transformer" if translates else "language_model"
+        python = f"vasso.lab.translation.{module}.build({name!r}, {given}, seed=0)"
         command = ("try", f"vasso train --data multi30k --model {name} {TRANSLATOR}")
-        return f"{name}: {what}; {TRANSLATES}\n" + aligned([("in Python", python), command])
+        use = TRANSLATES if translates else READS
+        return f"{name}: {what}; {use}\n" + aligned([("in Python", python), command])
     with torch.device("meta"):
         model = build(name, classes=10, size=_side(name), seed=None)
     size = sum(p.numel() for p in model.parameters())

@@ -24,6 +24,7 @@ from vasso import schedules, validation
 from vasso.catalogue import Method as Entry
 from vasso.lab.experiment.rates import LearningRate, ScheduleName
 from vasso.lab.schema import canonical, filled, name_of, nearest
+from vasso.lab.translation.language_model import LoraLinear
 from vasso.parts.part import Range
 
 Value: TypeAlias = float | int | str | bool
@@ -38,14 +39,16 @@ SCHEDULES: Mapping[str, Callable[..., Any]] = {
 }
 NAMED: Mapping[str, Any] = {"frank_wolfe": schedules.frank_wolfe, "bfloat16": torch.bfloat16}
 """Values of settings that a text names."""
-NO_SETTINGS = ("base", "model", "batchnorm", "same_rng", "clip_norm", "options")
+NO_SETTINGS = ("base", "model", "batchnorm", "same_rng", "clip_norm", "options", "pairs")
 SOURCE = {"SVRG": "data", "SARAH": "data", "Entropy-SGD": "source"}
 """Methods that need data beyond the batch, and the name of that argument."""
 LOSS_ARGUMENTS = ("samples", "classes", "criterion", "dtype")
 OTHER_BATCH = {"SAM-db": 1.0, "SAM-db-m/2": 0.5}
 """Methods whose adversary comes from another batch, and its size as a share of the batch."""
-NOT_IN_THE_LAB = {"pairs", "adapters", "outputs", "head"}
+NOT_IN_THE_LAB = {"head"}
 """What a method may need and no task of the lab has."""
+LORA = {"pairs", "adapters"}
+"""What only a task with adapters has."""
 _TRIES = ContextVar("_TRIES", default=True)
 """Whether a method is built once to check its settings."""
 
@@ -107,7 +110,7 @@ class MethodConfig:
     def __post_init__(self) -> None:
         if self.name != PLAIN:
             name_of("method", self.name, list(vasso.methods()))
-            if self.name not in trainable("AdamW"):
+            if self.name not in trainable("AdamW", lora=True):
                 raise ValueError(
                     f"{self.name} needs {', '.join(vasso.methods()[self.name].needs)}, which no "
                     "task of the lab has: docs/how-to/language-models.md shows it in Python"
@@ -179,6 +182,16 @@ class MethodConfig:
         return self.kind in {"preset", "stepper"}
 
     @property
+    def needs_outputs(self) -> bool:
+        """Whether a step takes `vasso.Outputs`."""
+        return self.entry is not None and "outputs" in self.entry.needs
+
+    @property
+    def needs_lora(self) -> bool:
+        """Whether the method is for LoRA adapters alone."""
+        return self.entry is not None and not LORA.isdisjoint(self.entry.needs)
+
+    @property
     def other_batch_share(self) -> float:
         """The size of another batch for the adversary, as a share of the batch; 0 for none."""
         return OTHER_BATCH.get(self.name, 0.0)
@@ -233,7 +246,7 @@ class MethodConfig:
 
     def build_base(self, model: nn.Module) -> Optimizer:
         """The base optimizer: SGD or AdamW."""
-        params = list(model.named_parameters())
+        params = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if self.base == "AdamW":
             betas = (self.beta1, self.beta2)
             return AdamW(params, lr=self.lr, betas=betas, weight_decay=self.weight_decay)
@@ -257,7 +270,9 @@ class MethodConfig:
     def _check_settings(self) -> None:
         if self.same_rng and not self.is_wrapper:
             raise ValueError("same_rng is for methods that take two passes, not for " + self.label)
-        model = nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1))
+        linear = nn.Linear(1, 1)
+        layer = LoraLinear(linear, rank=1) if self.needs_lora else linear
+        model = nn.Sequential(layer, nn.LayerNorm(1))
         try:
             self.build(model, total=100, source=_NoData(), validation=float)
             self.build_loss(model, 2, 2, nn.functional.cross_entropy)
@@ -278,9 +293,10 @@ def not_built() -> Iterator[None]:
         _TRIES.reset(before)
 
 
-def trainable(base: str = "SGD") -> list[str]:
-    """The methods of the catalogue that the lab can train around a base."""
+def trainable(base: str = "SGD", *, lora: bool = False) -> list[str]:
+    """The methods of the catalogue that the lab can train around a base, with adapters or not."""
     missing = NOT_IN_THE_LAB | ({"second moment"} if base == "SGD" else set())
+    missing |= set() if lora else LORA
     return [name for name, e in vasso.methods().items() if missing.isdisjoint(e.needs)]
 
 

@@ -35,6 +35,11 @@ class Run:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be a whole number from 0 to 2^31 - 1, got {self.seed}")
+        if self.method.needs_lora and not self.task.rank:
+            raise ValueError(
+                f"{self.method.name} is for LoRA adapters: give the task a language model and a "
+                "rank, such as model=gpt-tiny and rank=4"
+            )
 
     @cached_property
     def id(self) -> str:

@@ -16,6 +16,7 @@ from vasso.lab.experiment.user_functions import is_user_function
 from vasso.lab.models import MODELS
 from vasso.lab.schema import canonical, filled, name_of
 from vasso.lab.translation.corpora import CORPORA
+from vasso.lab.translation.language_model import LANGUAGE_MODELS
 from vasso.lab.translation.transformer import SIZES
 from vasso.parts.part import Range
 
@@ -25,8 +26,10 @@ OF_IMAGES = (
 )
 """Settings of images alone."""
 MOST_PIXELS = 4096
-OF_SENTENCES = ("pieces", "dropout")
+OF_SENTENCES = ("pieces", "dropout", "pretrain", "pretrain_epochs", "rank")
 """Settings of sentences alone."""
+OF_TEXTS = (*SIZES, *LANGUAGE_MODELS)
+"""Models of sentences."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class Task:
             epoch; see `vasso.lab.training.hooks`. 0 for none.
         pieces: number of byte-pair merges, for sentences.
         dropout: dropout rate of a transformer; None for its default, 0.3.
+        pretrain: a corpus, named as in `data`, on which a language model is trained before, with
+            AdamW, once for all runs; sentences are in the pieces of that corpus. "" for none.
+        pretrain_epochs: passes over its sentences.
+        rank: rank of LoRA adapters, which are then all that is trained; 0 for none.
 
     Example:
         >>> Task.of({"data": "digits", "epochs": 3}).as_table()
@@ -104,16 +111,19 @@ class Task:
     snr: int = 0
     pieces: int = 10_000
     dropout: float | None = None
+    pretrain: str = ""
+    pretrain_epochs: int = 5
+    rank: int = 0
 
     def __post_init__(self) -> None:
         _check_name("data", self.data, (*DATASETS, *CORPORA))
-        _check_name("model", self.model, (*MODELS, *SIZES))
+        _check_name("model", self.model, (*MODELS, *OF_TEXTS))
         _check_name("loss", self.loss, ("cross-entropy",))
-        for name in ("epochs", "batch", "test_every", "pieces"):
+        for name in ("epochs", "batch", "test_every", "pieces", "pretrain_epochs"):
             Range(least=1).check(name, getattr(self, name))
         for name in ("steps", "size", "train_size", "test_size"):
             Range(least=1).check(name, 1 if getattr(self, name) is None else getattr(self, name))
-        for name in ("validation", "reestimate", "others", "snr"):
+        for name in ("validation", "reestimate", "others", "snr", "rank"):
             Range(least=0).check(name, getattr(self, name))
         if self.reestimate == 1:
             raise ValueError("reestimate must be 0 or at least 2 images, which have a variance")
@@ -130,13 +140,14 @@ class Task:
         if self.dropout is not None:
             Range(least=0, most=1).check("dropout", self.dropout)
         self._check_fits_data()
+        self._check_adapts()
         _ = self.augmentation  # checks its settings
 
     def _check_fits_data(self) -> None:
         if is_user_function(self.data):
             return
         text = self.data in CORPORA
-        kind, models = ("sentences", list(SIZES)) if text else ("images", list(MODELS))
+        kind, models = ("sentences", list(OF_TEXTS)) if text else ("images", list(MODELS))
         others: tuple[str, ...] = OF_IMAGES if text else OF_SENTENCES
         if not is_user_function(self.model) and self.model not in models:
             raise ValueError(
@@ -146,11 +157,26 @@ class Task:
         for name in sorted(self.as_table().keys() & set(others)):
             raise ValueError(f"{name} has no effect on {kind} such as {self.data}: leave it out")
 
+    def _check_adapts(self) -> None:
+        for name in ("pretrain", "rank"):
+            if getattr(self, name) and not self.is_language_model:
+                raise ValueError(
+                    f"{name} is for language models, not for {self.model}: use one of "
+                    f"{', '.join(LANGUAGE_MODELS)}"
+                )
+        if self.pretrain:
+            _check_name("corpus", self.pretrain, CORPORA)
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether English alone is read, one piece after the other."""
+        return self.model in LANGUAGE_MODELS
+
     @staticmethod
     def of(table: Mapping[str, Any], where: str = "the task") -> Task:
         """A task from a table of settings; messages name `where` the table comes from."""
         table = dict(table)
-        known = (("data", (*DATASETS, *CORPORA)), ("model", (*MODELS, *SIZES)))
+        known = (("data", (*DATASETS, *CORPORA)), ("model", (*MODELS, *OF_TEXTS)))
         for name, choices in known:
             given = str(table.get(name, ""))
             if given and not is_user_function(given):

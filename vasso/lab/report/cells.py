@@ -163,6 +163,16 @@ def _of_epoch(which: str, name: str) -> Quantity:
     return lambda trained: _number(((trained.result or {}).get(which) or {}).get(name))
 
 
+def _log_of(name: str) -> Quantity:
+    """The loss of sentences, of which a report keeps the perplexity."""
+
+    def number(trained: TrainedRun) -> float | None:
+        perplexity = _of_epoch("last", name)(trained)
+        return math.log(perplexity) if perplexity else None
+
+    return number
+
+
 def _of_result(name: str) -> Quantity:
     return lambda trained: float((trained.result or {})[name])
 
@@ -214,6 +224,9 @@ NUMBERS: Mapping[str, Quantity] = {
     "detokenised": _of_first_row("bleu", "detokenised"),
     "endless": _of_first_row("bleu", "endless"),
     "perplexity": _of_epoch("last", "validation_perplexity"),
+    "test_loss": _log_of("test_perplexity"),
+    "validation_loss": _log_of("validation_perplexity"),
+    "test_perplexity": _of_epoch("last", "test_perplexity"),
     "lambda1": _of_first_row("spectrum", "lambda1"),
     "ratio": eigenvalue_ratio,
     "training_loss": _of_epoch("last", "training_loss"),

@@ -3,6 +3,7 @@
 | measure | metrics compared | better | also in tables |
 |---|---|---|---|
 | accuracy | test accuracy of the last epoch | more | best epoch by validation, labels learnt |
+| loss | test loss of the last epoch, nats per piece | less | loss in validation, perplexity |
 | BLEU | BLEU of tokens; perplexity in validation | more; less | BLEU of detokenized text |
 | Hessian spectrum | largest eigenvalue, and over the fifth | neither | test accuracy |
 | signal-to-noise ratio | none, it is not compared | | median, lowest, highest over epochs |
@@ -83,6 +84,15 @@ PERPLEXITY = Metric(
     better="less",
     published_as="perplexity",
 )
+LOSS = Metric(
+    "test_loss",
+    "test loss",
+    4,
+    quantity="test loss",
+    unit="nats",
+    better="less",
+    published_as="loss",
+)
 LARGEST = Metric(
     "lambda1",
     "largest eigenvalue λ1",
@@ -101,6 +111,11 @@ EVERYTHING = "everything"
 # fmt: off
 OF_STUDIES: Mapping[str, Criteria] = {
     "accuracy": Criteria("Who is ahead", (ACCURACY,), (ACCURACY, BEST, *LEARNT)),
+    "loss": Criteria("Who is ahead", (LOSS,),
+        (LOSS, Column("test_perplexity", "test perplexity"),
+        Column("validation_loss", "validation loss", 4)), selector="validation_loss",
+        selector_text="validation loss, less is better,", select_least=True,
+        evaluated_on="test sentences"),
     measurement_settings.BLEU: Criteria("Who is ahead", (BLEU, PERPLEXITY),
         (BLEU, PERPLEXITY, Column("detokenised", "BLEU, detokenised")), selector="perplexity",
         selector_text="validation perplexity, less is better,", select_least=True,
@@ -114,7 +129,10 @@ OF_STUDIES: Mapping[str, Criteria] = {
         measurement="noise"),
 }
 # fmt: on
-ALL = tuple(dict.fromkeys(column for each in OF_STUDIES.values() for column in each.columns))
+ALL = tuple(
+    dict.fromkeys(c for name, each in OF_STUDIES.items() if name != "loss" for c in each.columns)
+)
+"""Not the loss, which runs on images have too."""
 CRITERIA: Mapping[str, Criteria] = {
     **OF_STUDIES,
     EVERYTHING: Criteria("Who is ahead", (ACCURACY,), ALL),

@@ -21,7 +21,7 @@ from vasso.lab.experiment.user_functions import is_user_function
 from vasso.lab.store.run_directory import RunDirectory, StoreError
 from vasso.lab.training.image_batches import evenly_spaced
 from vasso.lab.training.sentences import batch_sizes
-from vasso.lab.training.setup import build_translator, load_data
+from vasso.lab.training.setup import build_text_model, load_data
 from vasso.lab.translation.beam import LONGEST, Search, translations
 from vasso.lab.translation.corpora import CORPORA
 from vasso.lab.translation.pairs import Sequences, Texts
@@ -153,7 +153,7 @@ def _load_corpus(run: Run, directory: RunDirectory, data_root: Path | None) -> T
 def load_translator(run: Run, directory: RunDirectory, vocabulary: Vocabulary) -> Transformer:
     """The translator of a finished run, with its averaged weights if there are any."""
     weights, _ = directory.weights()
-    model = build_translator(run.task, vocabulary, run.seed)
+    model = build_text_model(run.task, vocabulary, run.seed)
     if not isinstance(model, Transformer):
         raise StoreError(
             f"{directory.id}: {run.task.model} is no vasso.lab.translation.Transformer"

@@ -33,7 +33,7 @@ from vasso.lab.studies import measurement_settings, names, text_of
 T = TypeVar("T")
 SCALES = ("paper", "desk", "cpu")
 """From large to small; a study has at least one of them."""
-MEASURES = ("accuracy",)
+MEASURES = ("accuracy", "loss")
 """What the result of a run holds; `measurement_settings` lists the other measurements."""
 MOST_RUNS = 100_000
 """Of one grid: more is a slip, such as a digit too many, and would fill the memory."""

@@ -129,8 +129,12 @@ class ImageWorkload:
         self.held_out = build_training_examples(split.data, split.train[out], split.y[out])
         self.split = replace(split, train=train, y=y, wrong=wrong)
 
-    def losses(self, model: nn.Module, *tensors: Tensor) -> Tensor:
-        return self.criterion(model(tensors[0]), tensors[1])
+    def outputs(self, model: nn.Module, *tensors: Tensor) -> Tensor:
+        logits: Tensor = model(tensors[0])
+        return logits
+
+    def losses_of(self, outputs: Tensor, *tensors: Tensor) -> Tensor:
+        return self.criterion(outputs, tensors[1])
 
     def test_statistics(self, model: nn.Module, reestimate: bool) -> AbstractContextManager[None]:
         wanted = self.statistics_examples if reestimate or self.task.reestimate else None

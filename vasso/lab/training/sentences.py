@@ -10,30 +10,41 @@ as many sentences as have, padded, at most a given number of pieces on either si
 function of the seed and the step, so nothing has to be saved; every epoch has equally many.
 """
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import AdamW
 
 from vasso.engine.batchnorm import evaluating
 from vasso.lab.data import splitmix
+from vasso.lab.data.cache import Arrays, cached
+from vasso.lab.data.datasets import data_root
+from vasso.lab.data.images import digest_of
 from vasso.lab.experiment.method import MethodConfig
+from vasso.lab.experiment.rates import LearningRate
 from vasso.lab.experiment.task import Task
 from vasso.lab.training.closures import Tensors, share_of_rank
 from vasso.lab.training.image_batches import evenly_spaced
-from vasso.lab.training.setup import build_translator
+from vasso.lab.training.setup import build_text_model, load_pretraining
+from vasso.lab.translation.language_model import add_lora
 from vasso.lab.translation.pairs import Pairs, Sequences, Texts
 from vasso.lab.translation.pieces import BEGIN, PAD, VOCABULARY_FILE
 from vasso.lab.translation.transformer import POSITIONS
+from vasso.numerics.rng import mix_seed
 
 PIECES_IN_A_PASS = 4096
 """Pieces in a pass of a test, which stores no activations."""
+PRETRAINING: Mapping[str, Any] = {"lr": 2e-3, "betas": (0.9, 0.98), "weight_decay": 1e-2}
+"""AdamW's settings for a model that is adapted later; see `trained_weights`."""
 MAX_TRAINING_EXAMPLES = 1000
 """Training sentences that are tested after the last step, unless the task tests on fewer."""
 
@@ -176,9 +187,14 @@ class SentenceWorkload:
     wrong_share = 0.0
     batches: SentenceBatches
 
-    def __init__(self, task: Task, texts: Texts, seed: int) -> None:
-        self.task, self.texts, self.seed = task, texts, seed
+    def __init__(
+        self, task: Task, texts: Texts, seed: int, trained: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """`trained` are the weights that a model begins with; None for fresh ones."""
+        self.task, self.texts, self.seed, self.trained = task, texts, seed, trained
         self.data_digest = texts.digest
+        if trained is not None:
+            self.data_digest += f"-{digest_of(trained.values())}"
         for name in ("train", "valid", "test"):
             _check_lengths(name, getattr(texts, name))
         self.train = subsample(texts.train, task.train_size, seed)
@@ -191,7 +207,10 @@ class SentenceWorkload:
         self.held_out = None
 
     def build_model(self, device: torch.device) -> nn.Module:
-        return build_translator(self.task, self.texts.vocabulary, self.seed)
+        model = build_text_model(self.task, self.texts.vocabulary, self.seed)
+        if self.trained is not None:
+            model.load_state_dict(self.trained)
+        return add_lora(model, self.task.rank, self.seed) if self.task.rank else model
 
     def build_method_loss(self, method: MethodConfig, model: nn.Module) -> None:
         """None: a method that is a loss cannot train on sentences."""
@@ -212,10 +231,15 @@ class SentenceWorkload:
         if count:
             raise ValueError(f"{self.task.data} are sentences, which a rho of auto cannot hold out")
 
-    def losses(self, model: nn.Module, *tensors: Tensor) -> Tensor:
+    def outputs(self, model: nn.Module, *tensors: Tensor) -> Tensor:
+        """The scores of all pieces of a batch, one row for each."""
+        before, mask = decoder_inputs(tensors[1])
+        scores: Tensor = model(tensors[0], before, mask)
+        return scores
+
+    def losses_of(self, outputs: Tensor, *tensors: Tensor) -> Tensor:
         """One loss for each sentence of a batch; their mean is the mean over pieces."""
-        source, target, weights = tensors
-        return sentence_losses(model, source, target, weights, self.task.label_smoothing)
+        return losses_of_scores(outputs, tensors[1], tensors[2], self.task.label_smoothing)
 
     def test_statistics(self, model: nn.Module, reestimate: bool) -> AbstractContextManager[None]:
         """A context that does nothing: a transformer has no BatchNorm."""
@@ -248,6 +272,36 @@ class SentenceWorkload:
     def tables(self) -> dict[str, dict[str, Any]]:
         """The vocabulary, without which the weights are of no use."""
         return {VOCABULARY_FILE: self.texts.vocabulary.as_table()}
+
+
+def trained_weights(task: Task, root: Path | None = None) -> dict[str, Tensor]:
+    """The weights of a language model after training on `task.pretrain`, cached with the data.
+
+    AdamW with a cosine after a warm-up of a tenth; weights and order are those of seed 0.
+    """
+    texts = load_pretraining(task, root)
+    settings = (task.model, task.batch, task.dropout, task.pretrain_epochs, PRETRAINING)
+    text = repr((settings, texts.digest, torch.__version__))
+    key = f"{task.model}-{texts.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    arrays = cached(data_root(root) / "prepared" / key, lambda: _trained(task, texts))
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _trained(task: Task, texts: Texts) -> Arrays:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = build_text_model(task, texts.vocabulary, seed=0).to(device)
+    batches = SentenceBatches(texts.train, task.batch, seed=0, device=device)
+    total = task.pretrain_epochs * batches.per_epoch
+    rate = LearningRate("cosine", PRETRAINING["lr"], total, warm_up=total // 10)
+    base = AdamW(model.parameters(), **PRETRAINING)
+    with torch.random.fork_rng():
+        for step in range(total):
+            torch.manual_seed(mix_seed(0, step))
+            base.param_groups[0]["lr"] = rate(step)
+            base.zero_grad()
+            torch.autograd.backward(sentence_losses(model, *batches.at(step)).mean())
+            base.step()
+    return {name: value.cpu().numpy() for name, value in model.state_dict().items()}
 
 
 def _check_lengths(name: str, pairs: Pairs) -> None:
@@ -294,9 +348,15 @@ def sentence_losses(
     of the batch.
     """
     before, mask = decoder_inputs(target)
-    losses = cross_entropy(
-        model(source, before, mask), target[mask], reduction="none", label_smoothing=smoothing
-    )
+    return losses_of_scores(model(source, before, mask), target, weights, smoothing)
+
+
+def losses_of_scores(
+    scores: Tensor, target: Tensor, weights: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """The same from the scores of all pieces, pieces x entries."""
+    mask = target != PAD
+    losses = cross_entropy(scores, target[mask], reduction="none", label_smoothing=smoothing)
     by_sentence = torch.zeros(mask.shape, dtype=losses.dtype, device=losses.device)
     return by_sentence.masked_scatter(mask, losses).sum(1) * weights
 

@@ -33,8 +33,9 @@ from vasso.lab.experiment.user_functions import (
     is_user_function,
 )
 from vasso.lab.models import build
-from vasso.lab.translation import transformer
+from vasso.lab.translation import language_model, transformer
 from vasso.lab.translation.corpora import CORPORA
+from vasso.lab.translation.language_model import english_alone, in_pieces_of
 from vasso.lab.translation.pairs import Texts
 from vasso.lab.translation.pairs import load as load_texts
 from vasso.lab.translation.pieces import Vocabulary
@@ -73,7 +74,8 @@ def prepare_data(tasks: Iterable[Task], root: Path | None) -> None:
         if task.data in DATASETS:
             side, in_files = task.size or side_of(task.data), _in_files(task.data, task.size)
             task.check_image_size(side, in_files=in_files)
-    distinct = {(task.data, task.size, task.pieces, task.model, task.loss): task for task in tasks}
+    names = ("data", "size", "pieces", "model", "loss", "pretrain")
+    distinct = {tuple(getattr(task, name) for name in names): task for task in tasks}
     for task in distinct.values():
         for name in (task.data, task.model, task.loss):
             if is_user_function(name):
@@ -83,15 +85,18 @@ def prepare_data(tasks: Iterable[Task], root: Path | None) -> None:
 
 
 def load_data(task: Task, seed: int, root: Path | None = None) -> Images | ImageFolder | Texts:
-    """The images or sentences of a task; the seed is passed to a user's function."""
+    """The images or sentences of a task; the seed is passed to a user's function.
+
+    Sentences of a language model are English alone, in the pieces that the model was trained on.
+    """
     if is_user_function(task.data):
         wanted = "vasso.lab.data.Images or vasso.lab.translation.pairs.Texts"
         given: Images | ImageFolder | Texts = call_function(
             task.data, Images | ImageFolder | Texts, wanted, seed=seed
         )
-        return given
+        return _read_by(task, given, root) if isinstance(given, Texts) else given
     if task.data in CORPORA:
-        return cached_texts(task.data, root, task.pieces)
+        return _read_by(task, cached_texts(task.data, root, task.pieces), root)
     images = cached_images(task.data, root, task.size)
     if isinstance(images, ImageFolder) and task.resized_crop:
         return replace(images, size=task.resized_crop)  # tests show what training shows
@@ -110,7 +115,21 @@ def _in_files(name: str, size: int | None) -> bool:
     return name in ON_DISK and size is None
 
 
-@lru_cache(maxsize=2)
+def _read_by(task: Task, texts: Texts, root: Path | None) -> Texts:
+    if task.pretrain:
+        return in_pieces_of(texts, load_pretraining(task, root).vocabulary)
+    return english_alone(texts) if task.is_language_model else texts
+
+
+def load_pretraining(task: Task, root: Path | None) -> Texts:
+    """The texts on which the model of a task was trained before."""
+    before = load_data(replace(task, data=task.pretrain, pretrain="", rank=0), 0, root)
+    if not isinstance(before, Texts):
+        raise ValueError(f"pretrain={task.pretrain} gives images: name a corpus")
+    return before
+
+
+@lru_cache(maxsize=3)
 def cached_texts(name: str, root: Path | None, pieces: int) -> Texts:
     return load_texts(name, pieces=pieces, root=root)
 
@@ -177,8 +196,11 @@ def _check_memory(task: Task, shape: Mapping[str, int]) -> None:
         )
 
 
-def build_translator(task: Task, vocabulary: Vocabulary, seed: int) -> nn.Module:
-    """The model of a task for a vocabulary, with fresh weights."""
+def build_text_model(task: Task, vocabulary: Vocabulary, seed: int) -> nn.Module:
+    """The translator or language model of a task for a vocabulary, with fresh weights."""
+    if task.is_language_model:
+        entries = len(vocabulary.target)
+        return language_model.build(task.model, entries=entries, dropout=task.dropout, seed=seed)
     shape = {"source": len(vocabulary.source), "target": len(vocabulary.target)}
     if is_user_function(task.model):
         model: nn.Module = call_function(task.model, nn.Module, MODULE, **shape, seed=seed)

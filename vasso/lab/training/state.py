@@ -25,6 +25,7 @@ from vasso.lab.training.options import FSDP2, RunOptions
 from vasso.lab.training.sharding import gather, load_model, load_optimizer
 from vasso.lab.training.workload import Batches, load_workload
 from vasso.numerics.rng import mix_seed
+from vasso.parts.outputs import Outputs
 from vasso.parts.plans import FORWARD
 
 
@@ -37,6 +38,11 @@ class Training:
 
     def __init__(self, run: Run, options: RunOptions, fabric: Fabric) -> None:
         self.run, self.options, self.fabric = run, options, fabric
+        if run.method.needs_outputs and options.micro_batch:
+            raise ValueError(
+                f"{run.method.name} keeps the gradient of the outputs of a whole batch: leave "
+                "micro_batch at 0, or lower batch"
+            )
         self.workload = load_workload(run.task, run.seed, options.data_root, options.workers)
         self._set_up_model()
         ranks = fabric.global_rank, fabric.world_size
@@ -99,7 +105,7 @@ class Training:
     def _adversary_hook(self) -> AdversaryHook:
         if self.is_sharded and self.run.task.others:
             raise ValueError("adversaries are not measured in shards: use others=0 or strategy=ddp")
-        return AdversaryHook(self.bare, self.workload.losses, self.batches, self.run.task.others)
+        return AdversaryHook(self.bare, self._losses_at, self.batches, self.run.task.others)
 
     def _snr_hook(self) -> SnrHook:
         if self.is_sharded and self.run.task.snr:
@@ -139,9 +145,20 @@ class Training:
         if share:
             other = self._closure_of(self.batches.other(self.step, share))
             loss: Tensor = self.optimizer.step(batch, ascent_closure=other)
+        elif self.run.method.needs_outputs:
+            loss = self.optimizer.step(self._outputs_of(batch.tensors))
         else:
             loss = self.optimizer.step(batch)
         return loss
+
+    def _outputs_of(self, tensors: tuple[Tensor, ...]) -> Outputs:
+        """The closure of a batch, cut in two."""
+        workload = self.workload
+        return Outputs(
+            self.optimizer.zero_grad,
+            lambda: workload.outputs(self.model, *tensors),
+            lambda z: workload.losses_of(z, *tensors).mean(),
+        )
 
     def _seed(self, seed: int) -> None:
         """Seed this device alone: `torch.manual_seed` seeds every kind of device, in half a ms."""
@@ -167,7 +184,10 @@ class Training:
         return self.fabric.no_backward_sync(self.model) if several else nullcontext()
 
     def _losses(self, *tensors: Tensor) -> Tensor:
-        return self.workload.losses(self.model, *tensors)
+        return self._losses_at(self.model, *tensors)
+
+    def _losses_at(self, model: nn.Module, *tensors: Tensor) -> Tensor:
+        return self.workload.losses_of(self.workload.outputs(model, *tensors), *tensors)
 
     def _method_loss_of(self, x: Tensor, y: Tensor, index: Tensor) -> Tensor:
         """SAF needs the indices of the samples, MESA the inputs of the model."""

@@ -15,7 +15,7 @@ from vasso.lab.experiment.method import MethodConfig
 from vasso.lab.experiment.task import Task
 from vasso.lab.training.closures import Tensors
 from vasso.lab.training.images import ImageWorkload
-from vasso.lab.training.sentences import SentenceWorkload
+from vasso.lab.training.sentences import SentenceWorkload, trained_weights
 from vasso.lab.training.setup import load_data
 from vasso.lab.translation.pairs import Texts
 
@@ -84,7 +84,10 @@ class Workload(Protocol):
     def hold_out(self, count: int) -> None:
         """Take so many samples out of the training into `held_out`, before `prepare_batches`."""
 
-    def losses(self, model: nn.Module, *tensors: Tensor) -> Tensor:
+    def outputs(self, model: nn.Module, *tensors: Tensor) -> Tensor:
+        """What the model makes of a batch."""
+
+    def losses_of(self, outputs: Tensor, *tensors: Tensor) -> Tensor:
         """One loss for each sample of a batch; their mean is the loss of the batch."""
 
     def test_statistics(self, model: nn.Module, reestimate: bool) -> AbstractContextManager[None]:
@@ -109,5 +112,6 @@ def load_workload(
     """Load the data of a task; `workers` processes decode image files."""
     data = load_data(task, seed, data_root)
     if isinstance(data, Texts):
-        return SentenceWorkload(task, data, seed)
+        trained = trained_weights(task, data_root) if task.pretrain else None
+        return SentenceWorkload(task, data, seed, trained)
     return ImageWorkload(task, data, seed, workers)

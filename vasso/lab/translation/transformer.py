@@ -100,7 +100,7 @@ class FeedForward(nn.Sequential):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then a feed-forward layer."""
+    """Self-attention, causal where there is no mask, then a feed-forward layer."""
 
     def __init__(self, size: Size, dropout: float) -> None:
         super().__init__()
@@ -109,8 +109,9 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(size.width, size.inner)
         self.fed = AddAndNorm(size.width, dropout)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = self.attended(x, self.attention(x, self.attention.keys_and_values(x), mask))
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        own = self.attention.keys_and_values(x)
+        x = self.attended(x, self.attention(x, own, mask, causal=mask is None))
         y: Tensor = self.fed(x, self.feed_forward(x))
         return y
 
