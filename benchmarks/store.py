@@ -121,7 +121,7 @@ def epoch(run: Run, number: int, noise: random.Random) -> dict[str, Any]:
 def measured(command: tuple[str, ...]) -> dict[str, float]:
     """Seconds of the processor and of the clock, and megabytes, of a command of vasso."""
     begun = time.perf_counter()
-    words = [sys.executable, "-m", "vasso.lab.cli", *command]
+    words = [sys.executable, "-m", "vasso.lab", *command]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
     said = process.stderr.read().decode()

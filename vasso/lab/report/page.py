@@ -3,8 +3,10 @@
 The page is one file: style and script are inside, and its own policy forbids fetching anything.
 """
 
+import io
 import shlex
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,10 +19,6 @@ with needs_extra("lab"):
     from markupsafe import Markup
 
 import vasso
-from vasso.diagnostics.adversary.sphere import cloud
-from vasso.diagnostics.figures.spheres import spheres
-from vasso.diagnostics.figures.style import inline
-from vasso.lab.probe.results import number
 from vasso.lab.report import text
 from vasso.lab.report.cells import Cell, Provenance, provenance_of
 from vasso.lab.report.charts import charts_of
@@ -44,12 +42,15 @@ SPHERE_THETAS = (1.0, 0.4, 0.2)
 
 @dataclass(frozen=True)
 class SectionView:
-    """What the template of a section needs; `charts` holds those of each table."""
+    """What the template of a section needs."""
 
     result: SectionResult
-    charts: tuple[tuple[Chart, ...], ...]
     provenance: Provenance | None
     probes: tuple[ProbeView, ...]
+
+    def charts(self, index: int) -> tuple[Chart, ...]:
+        """The charts of a table of the section, which take time to draw."""
+        return charts_of(self.result, index)
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,25 @@ class SpherePart:
 
 def write_page(found: Findings, path: str | Path, *, sphere: bool = False) -> Path:
     """Writes the page of findings; `sphere` adds adversaries on a sphere, and 5 MB."""
-    path = Path(path).expanduser()
-    atomic.write_output(path, page(found, sphere=sphere).encode())
+    path, content = Path(path).expanduser(), io.BytesIO()
+    for part in _parts(found, sphere):
+        content.write(part.encode())
+    atomic.write_output(path, content.getvalue())
     return path
 
 
 def page(found: Findings, *, sphere: bool = False) -> str:
+    return "".join(_parts(found, sphere))
+
+
+def _parts(found: Findings, sphere: bool) -> Iterator[str]:
+    """The page in parts; the charts of a table are drawn when it is their turn."""
     shown: dict[str, str] = {}
     claims = judged_claims(found)
     return (
         _environment()
         .get_template("page.html")
-        .render(
+        .generate(
             found=found,
             place=shlex.quote(found.store),
             views=[_view(result, shown) for result in found.results],
@@ -95,12 +103,15 @@ def page(found: Findings, *, sphere: bool = False) -> str:
 def _view(result: SectionResult, shown: dict[str, str]) -> SectionView:
     runs = [trained for cell in result.section.cells for trained in cell.finished]
     probes = probe_views(result.section, shown)
-    return SectionView(result, charts_of(result), provenance_of(runs), probes)
+    return SectionView(result, provenance_of(runs), probes)
 
 
 def _sphere_part() -> SpherePart:
     """Draws the study `sphere`; several MB."""
+    from vasso.diagnostics.adversary.sphere import cloud
     from vasso.diagnostics.figures.interactive import fragment, interactive_sphere, library
+    from vasso.diagnostics.figures.spheres import spheres
+    from vasso.diagnostics.figures.style import inline
 
     study = studies.load("sphere")
     settings = study.at("cpu").measurement
@@ -128,13 +139,19 @@ def _environment() -> Environment:
         text=text,
         accuracy=ACCURACY,
         few=FEW,
-        probe_number=number,
+        probe_number=_probe_number,
         published_figures=published_figures,
         published_columns=published_columns,
         seeds_by_state=seeds_by_state,
         unfinished_tasks=unfinished_tasks,
     )
     return environment
+
+
+def _probe_number(value: float) -> str:
+    from vasso.lab.probe.results import number  # imports scipy, and few stores hold probes
+
+    return number(value)
 
 
 def _asset(name: str) -> Markup:

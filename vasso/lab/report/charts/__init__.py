@@ -34,12 +34,10 @@ OVER_EPOCHS: Mapping[str, EpochNumber] = {measurement_settings.BLEU: PERPLEXITY}
 """What is drawn over the epochs, where that is not accuracy."""
 
 
-def charts_of(result: SectionResult) -> tuple[tuple[Chart, ...], ...]:
-    tables = enumerate(zip(result.section.tables, result.picks, strict=True), 1)
-    return tuple(
-        _charts(result.section, table, [*picks.values()], number)
-        for number, (table, picks) in tables
-    )
+def charts_of(result: SectionResult, index: int) -> tuple[Chart, ...]:
+    """The charts of a table of a section."""
+    table, picks = result.section.tables[index], result.picks[index]
+    return _charts(result.section, table, [*picks.values()], index + 1)
 
 
 def _charts(

@@ -13,11 +13,16 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from markupsafe import Markup
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.path import Path
+from matplotlib.transforms import Affine2D, IdentityTransform
 
 from vasso.diagnostics.estimates import Estimate
-from vasso.diagnostics.figures.palette import REST, REST_MARKERS
+from vasso.diagnostics.figures.palette import INK, REST, REST_MARKERS
 from vasso.diagnostics.figures.style import Look, inline, look
 from vasso.lab.experiment.method import PLAIN
 from vasso.lab.report.cells import Cell
@@ -26,6 +31,8 @@ from vasso.lab.report.text import format_half_width, format_number, format_seeds
 from vasso.lab.statistics import LEAST
 
 HEIGHT = 3.3
+POINT = 15.0
+"""Diameter of what is hovered over, in points of a figure."""
 WIDTH = 48
 """Letters of a line below a chart."""
 
@@ -52,11 +59,35 @@ Series = Mapping[str, tuple[Look, Sequence[Mark]]]
 """Name -> how it looks, and its points."""
 
 
+class _Points(Artist):
+    """Invisible circles, each in a group with its `gid`; a line of one point takes longer."""
+
+    def __init__(self, axes: Axes) -> None:
+        super().__init__()
+        self.within = axes
+        self.places: list[tuple[str, float, float]] = []
+        self.set_zorder(4)
+        self.set_in_layout(False)
+
+    def draw(self, renderer: RendererBase) -> None:
+        gc, circle = renderer.new_gc(), Path.unit_circle()
+        size = Affine2D().scale(POINT / 2)  # of SVG a pixel is a point
+        gc.set_alpha(0.0)
+        gc.set_clip_rectangle(self.within.bbox)
+        for gid, x, y in self.places:
+            renderer.open_group("point", gid=gid)
+            place = Path(self.within.transData.transform([(x, y)]))  # renderers know no logarithm
+            renderer.draw_markers(gc, circle, size, place, IdentityTransform(), to_rgb(INK))
+            renderer.close_group("point")
+        gc.restore()
+
+
 class Tooltips:
     """Tooltips of one figure: an SVG title for each point, which browsers and our script show."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.points: dict[Axes, _Points] = {}
 
     def add(self, text: str) -> str:
         """Keeps the text of a point and returns the `gid` to draw it with."""
@@ -65,8 +96,10 @@ class Tooltips:
 
     def point(self, axes: Axes, x: float, y: float, text: str) -> None:
         """Draws an invisible point that is large enough to hover over."""
-        gid = self.add(text)
-        axes.plot([x], [y], "o", alpha=0.0, markersize=15, zorder=4, gid=gid)
+        if axes not in self.points:
+            self.points[axes] = _Points(axes)
+            axes.add_artist(self.points[axes])
+        self.points[axes].places.append((self.add(text), x, y))
 
     def attached(self, svg: str, name: str) -> Markup:
         """The figure with its tooltips; `name` is the prefix of its ids."""

@@ -11,7 +11,6 @@ from matplotlib.ticker import MaxNLocator
 from vasso.diagnostics.estimates import Estimate
 from vasso.diagnostics.figures.palette import INK
 from vasso.diagnostics.figures.style import Look, canvas, plain_log, styled
-from vasso.lab.probe.results import eigenpairs_of, estimate
 from vasso.lab.report.cells import Cell, rows_of
 from vasso.lab.report.charts.drawing import (
     HEIGHT,
@@ -124,6 +123,8 @@ def snr_over_epochs(
 
 
 def _snr_marks(rows: Sequence[Mapping[str, Any]], label: str, seed: int) -> list[Mark]:
+    from vasso.lab.probe.results import estimate  # imports scipy
+
     found = []
     for row in rows:
         if (row.get("snr") or 0) > 0:  # an estimate of 0 has no place on a logarithmic axis
@@ -184,6 +185,8 @@ def spectra(section: Section, table: Table, cells: Sequence[Cell], name: str) ->
 
 
 def _eigenvalues(cell: Cell) -> dict[int, list[float]]:
+    from vasso.lab.probe.results import eigenpairs_of  # imports scipy
+
     pairs = ((t.run.seed, rows_of(t, "spectrum")) for t in cell.finished)
     return {seed: eigenpairs_of(rows[0]).values.tolist() for seed, rows in pairs if rows}
 
