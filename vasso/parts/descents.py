@@ -203,7 +203,8 @@ class GradientNormPenalty(Mixture):
 
     Args:
         alpha: penalty divided by rho.
-        unit: normalise g to length 1, as in the authors' code: (1 - alpha) g / ||g||.
+        unit: normalise g to length 1, as in the authors' code: (1 - alpha) g / ||g||. In
+            `ascended(accumulate=True)` that is done in each micro-batch, also of divided losses.
     """
 
     alpha: Setting = 0.8

@@ -67,6 +67,8 @@ class Policy(Part):
     def climb(self, g: Gradient | None, memory: PartState, context: StepContext) -> bool:
         """Whether to perturb; called once per step, after the gradient at w if there is one.
 
+        Unless a policy says otherwise, where it is `certain`.
+
         Args:
             g: the gradient at w, one tensor for each of `context.w`, or None.
             memory: the numbers this part remembers, to be updated.
@@ -75,7 +77,7 @@ class Policy(Part):
         Returns:
             True to take the gradient at w + epsilon, False to descend by g.
         """
-        raise NotImplementedError
+        return self.certain(context)
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,6 @@ class Always(Policy):
     """Perturbs at every step."""
 
     def certain(self, context: StepContext) -> bool:
-        return True
-
-    def climb(self, g: Gradient | None, memory: PartState, context: StepContext) -> bool:
         return True
 
 
@@ -105,9 +104,6 @@ class EveryK(Policy):
 
     def certain(self, context: StepContext) -> bool:
         return context.step % self.k == 0
-
-    def climb(self, g: Gradient | None, memory: PartState, context: StepContext) -> bool:
-        return self.certain(context)
 
 
 @dataclass(frozen=True)
@@ -129,9 +125,6 @@ class Bernoulli(Policy):
 
     def certain(self, context: StepContext) -> bool:
         return context.coin(self.seed) < context.settings["p"][0]
-
-    def climb(self, g: Gradient | None, memory: PartState, context: StepContext) -> bool:
-        return self.certain(context)
 
 
 @dataclass(frozen=True)
@@ -232,9 +225,6 @@ class Refresh(Policy):
     spares_clean: ClassVar[bool] = True
 
     def certain(self, context: StepContext) -> bool:
-        return True
-
-    def climb(self, g: Gradient | None, memory: PartState, context: StepContext) -> bool:
         return True
 
 
