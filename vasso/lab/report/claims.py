@@ -401,6 +401,8 @@ def _equal_loss_line(
     met = {seed: values for seed, values in found.items() if values is not None}
     pair = paired(*({seed: values[i] for seed, values in met.items()} for i in (0, 1)))
     verdict = verdicts_of([Found(ours, our_cells[0], their_cells[0], pair)], -1, None)[0]
+    if pair is None:
+        verdict = "undecided: their losses do not meet in any seed"
     return Line(
         "Table 5",
         f"ours: at equal training loss {ours}'s largest eigenvalue is below {theirs}'s",
