@@ -120,13 +120,14 @@ def count_of(count: int, one: str = "run", many: str = "") -> str:
 
 
 def capitalized(text: str) -> str:
-    """A text with its first letter in upper case; Greek letters are symbols and stay.
+    """A text with its first letter in upper case; Greek letters and a user's functions stay.
 
     Example:
-        >>> capitalized("BLEU on the test set"), capitalized("test accuracy"), capitalized("λ1")
-        ('BLEU on the test set', 'Test accuracy', 'λ1')
+        >>> capitalized("test accuracy"), capitalized("λ1"), capitalized("mine:data, resnet8")
+        ('Test accuracy', 'λ1', 'mine:data, resnet8')
     """
-    return text[:1].upper() + text[1:] if text[:1].isascii() else text
+    stays = not text[:1].isascii() or re.match(r"[\w.]+:\w", text)
+    return text if stays else text[:1].upper() + text[1:]
 
 
 def short_source(source: str) -> str:
