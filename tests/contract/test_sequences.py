@@ -14,9 +14,9 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ from vasso.engine.wrapper import OptimizerWrapper
 from vasso.parts.directions import Ema
 
 pytestmark = pytest.mark.thorough
-Way: TypeAlias = Literal["closure", "ascended", "ascended, body always run", "plain"]
+Way: TypeAlias = Literal["closure", "ascended", "first pass", "ascended, body always run", "plain"]
 EXPLORE = bool(os.environ.get("VASSO_EXPLORE"))
 """New sequences in each run (`make explore`); else the same ones, so that CI repeats itself."""
 TWINS = ("SAM", "VaSSO")
@@ -224,7 +224,10 @@ class Side:
                     other["ascent_closure"] = self.samples(t * BATCH + 20, BATCH // (1 + half))
                 self.opt.step(batch, **other)
                 return
-            loss = batch() if way == "plain" or self.opt.wants_clean else None
+            loss = None
+            if way == "plain" or self.opt.wants_clean:
+                with self.opt.first_pass() if way == "first pass" else nullcontext():
+                    loss = batch()
             if way != "plain":
                 above = loss
                 with self.opt.ascended() as up:
@@ -367,7 +370,7 @@ class Sequences(RuleBasedStateMachine):
 
     # -- steps
 
-    @rule(way=st.sampled_from(["closure", "ascended", "ascended, body always run", "plain"]))
+    @rule(way=st.sampled_from([*get_args(Way)]))
     def step(self, way: Way) -> None:
         if self.abandoned and way == "plain":
             way = "closure"  # a step() would end those passes, and know of no other

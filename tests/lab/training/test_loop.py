@@ -352,6 +352,7 @@ def test_a_checkpoint_that_does_not_fit_is_passed_over_for_the_one_before(tmp_pa
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(3600)
 def test_a_flipped_bit_in_a_checkpoint_never_changes_the_result(tmp_path: Path) -> None:
     """The checkpoint before it is used, or the run begins anew, and a warning says so."""
     run, store, draw = a_run(), Store(tmp_path / "whole"), random.Random(5)
