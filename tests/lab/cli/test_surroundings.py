@@ -114,9 +114,12 @@ def test_a_report_makes_no_folders(store: Path, command: Command) -> None:
     assert not (store / "new").exists()
 
 
-@pytest.mark.parametrize("name", ["store.json", "*/result.json", "*/probe/x.json", "runs.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["store.json", "*/result.json", "*/probe/x.json", "runs.jsonl", "index.json"]
+)
 def test_a_report_replaces_no_file_of_a_store(name: str, store: Path, command: Command) -> None:
-    (store / "runs.jsonl").touch()
+    for made in ("runs.jsonl", "index.json"):
+        (store / made).touch()
     for run in store.glob("*-s0-*"):
         (run / "probe").mkdir()
         (run / "probe" / "x.json").touch()

@@ -30,7 +30,7 @@ from typing import Any
 
 from vasso.lab.experiment.run import Run
 from vasso.lab.store import atomic
-from vasso.lab.store.index import Index, files_of
+from vasso.lab.store.index import INDEX, Index, files_of
 from vasso.lab.store.json import as_json
 from vasso.lab.store.run_directory import (
     FORMAT,
@@ -115,7 +115,7 @@ def check_replaces_none(path: Path) -> None:
     """
     folders = path.resolve().parents[:2]
     of_a_run = any((folder / "run.json").exists() for folder in folders)
-    if of_a_run or (path.exists() and path.name in ("store.json", CHANGES, LINES)):
+    if of_a_run or (path.exists() and path.name in ("store.json", INDEX, CHANGES, LINES)):
         raise ValueError(f"{str(path)!r} is a place for files of a store: choose another path")
 
 
