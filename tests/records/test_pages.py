@@ -12,13 +12,13 @@ from records.markdown_pages import replace_block, table_lines
 from tests.records.records import AGAIN, RECORDS, ROOT, imported
 
 SCRIPTS = {
-    "claims": ["page.py"],
     "frontier": ["page.py"],
     "images": ["page.py"],
     "noisy-digits": ["page.py"],
     "resnet-probe": ["run.py", "--show"],
     "translation": ["page.py"],
     "wrong-labels": ["page.py"],
+    "claims": ["page.py"],  # last: it links the pages of the others
 }
 SLOW = {"theory"}  # half a minute, and its numbers depend on the processor
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
