@@ -11,6 +11,7 @@ from torch.optim import SGD
 
 from tests import faults
 from tests.faults import FAULTS, METHODS, NONFINITE, WAYS, Fault, Learner, Setup, Way, batches
+from tests.support import THOROUGH
 from tests.support.problems import closure_of
 from vasso import SAM, LookSAM, SharpnessAware, VaSSO
 
@@ -236,13 +237,17 @@ def test_zero_is_finite_and_nothing_to_climb() -> None:
     assert w.tolist() == [0.5, 0.0, -0.5, -1.0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["closure", "ascended"])
 def test_an_interrupt_at_any_instant_of_a_step_leaves_weights_at_home(way: Way) -> None:
-    faults.check_interrupts(Setup(base="SGD in one call", way=way))
+    every = 1 if THOROUGH or way == "closure" else 3
+    faults.check_interrupts(Setup(base="SGD in one call", way=way), every)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_does_not_add_or_subtract_epsilon_twice() -> None:
-    faults.check_interrupts(Setup(base="SGD in one call", restore="recompute"))
+    every = 1 if THOROUGH else 3
+    faults.check_interrupts(Setup(base="SGD in one call", restore="recompute"), every)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
