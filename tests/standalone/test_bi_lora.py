@@ -247,6 +247,8 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPa
     ]
     with pytest.raises(ValueError, match="the radius of all layers together"):
         BiLoRA(SGD(groups, lr=0.1), model=task.model)
+    with pytest.raises(ValueError, match=r"has 1 groups, and BiLoRA 2 .* before you wrap it"):
+        bi_on(task).load_state_dict(SGD(task.factors, lr=LR).state_dict())
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     with pytest.raises(RuntimeError, match=r"one process and there are 2.*Use FlatLoRA or BAR"):

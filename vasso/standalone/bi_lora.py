@@ -105,8 +105,9 @@ class BiLoRA(Stepper):
 
     `model` is one of peft's, or has linear layers with parameters `weight`, `lora_A` (r rows),
     `lora_B` and perhaps a number `scaling`. The norm is without s. LoRA's dropout is not applied to
-    the second pair. Create schedulers after this optimizer. In a compiled model clear gradients by
-    `opt.zero_grad()`, not by `model.zero_grad()`.
+    the second pair. torch's getters of distributed checkpoints, which look for every parameter in
+    the model, do not find it: save `state_dict()`. Create schedulers after this optimizer. In a
+    compiled model clear gradients by `opt.zero_grad()`, not by `model.zero_grad()`.
 
     Args:
         base: the optimizer of the adapters, an instance.
@@ -240,6 +241,12 @@ class BiLoRA(Stepper):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a checkpoint of this method, the second pairs with it."""
+        given, own = len(state_dict.get("param_groups", ())), len(self.param_groups)
+        if given != own:
+            raise ValueError(
+                f"the checkpoint has {given} groups, and BiLoRA {own} with those of its second "
+                "pair: load a checkpoint of the plain base into the base, before you wrap it"
+            )
         super().load_state_dict(state_dict)
         for p in self._ascending:
             p.copy_(self._vectors.get(p, {}).get(VALUE, p))
