@@ -1,18 +1,22 @@
-"""Writes README.md: page.md with the tables of the study frontier.
+"""Writes README.md: page.md with the tables of the study frontier, and of what was tried besides.
 
     vasso study frontier --store runs --jobs 2      # or a part of it: --only digits
     vasso export runs records --study frontier
+    python records/frontier/trials.py radii 0 1 2
+    python records/frontier/trials.py thetas 0 1 2
     python records/frontier/page.py
 
-Everything is read from the lines of `runs.jsonl`. rho is chosen on validation images, the table
-shows test images at the last epoch.
+Everything is read from the lines of `runs.jsonl` and `trials.jsonl`. rho is chosen on validation
+images, the tables show test images at the last epoch.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for `records`
 
@@ -27,6 +31,7 @@ from vasso.lab.studies import study as studies
 HERE = Path(__file__).parent
 HEADS = ("method", "rho", "gradients a step", "n", "test accuracy %", "less SAM at its rho")
 SAM = "SAM"
+WRONG = (0.75, 0.5, 0.0)
 
 
 def cells() -> list[Cell]:
@@ -114,6 +119,60 @@ def tables(every: Sequence[Cell]) -> Iterator[str]:
         yield "\n".join([f"## {title}", "", *table_lines(HEADS, lines(some))])
 
 
+Trials = dict[tuple[str, Any], dict[float, dict[int, float]]]
+"""(rule, setting) -> wrong labels -> seed -> test accuracy."""
+
+
+def trials(kind: str) -> Trials:
+    """What was tried besides, by rule and setting."""
+    found: Trials = {}
+    for run in lines_of(kind):
+        of_rule = found.setdefault((run["rule"], run["at"]), {})
+        of_rule.setdefault(run["wrong"], {})[run["seed"]] = run["test"]
+    return found
+
+
+def lines_of(kind: str) -> list[dict[str, Any]]:
+    """The lines of `trials.jsonl` of a kind."""
+    every = map(json.loads, (HERE / "trials.jsonl").read_text().splitlines())
+    return [run for run in every if run["kind"] == kind]
+
+
+def trial(values: Mapping[int, float] | None) -> str:
+    """A mean over seeds, and their number: too few for an interval."""
+    return f"{mean(list(values.values())).value:.1f} ({len(values)})" if values else EMPTY
+
+
+def watched() -> Iterator[tuple[str, ...]]:
+    """R over G at a fixed rho, after 8, 20 and 40 epochs."""
+    found: dict[float, dict[float, list[list[float]]]] = {}
+    for run in lines_of("radii"):
+        if ratios := run.get("R over G") if "watched" in run["rule"] else None:
+            found.setdefault(run["at"], {}).setdefault(run["wrong"], []).append(ratios)
+    for rho, of in found.items():
+        means = ([mean(list(at)).value for at in zip(*of[wrong], strict=True)] for wrong in WRONG)
+        yield f"{rho:g}", *(", ".join(f"{value:.1f}" for value in values) for values in means)
+
+
+def trial_tables() -> dict[str, str]:
+    """Rules for rho over wrong labels, and theta over rho; n in brackets."""
+    by_rule = (
+        (*key, *(trial(of.get(wrong)) for wrong in WRONG)) for key, of in trials("radii").items()
+    )
+    heads = ("rule", "rho or kappa", *(f"{100 * wrong:.0f} % wrong" for wrong in WRONG))
+    by_theta = trials("thetas")
+    columns = list(dict.fromkeys(at for _, at in by_theta))
+    rows = dict.fromkeys(rule for rule, _ in by_theta)
+    table = (
+        (rule, *(trial(by_theta.get((rule, at), {}).get(0.5)) for at in columns)) for rule in rows
+    )
+    return {
+        "radii": "\n".join(table_lines(heads, by_rule)),
+        "watched": "\n".join(table_lines(heads[1:], watched())),
+        "thetas": "\n".join(table_lines(("theta", *(f"rho {at}" for at in columns)), table)),
+    }
+
+
 def main() -> None:
     every = cells()
     if not every:
@@ -121,7 +180,7 @@ def main() -> None:
     asked = len(studies.load("frontier").at("cpu").runs)
     done = sum(len(cell.finished) for cell in every)
     fields = {"tables": "\n\n".join(tables(every)), "done": f"{done}", "asked": f"{asked:,}"}
-    cost = describe_cost(every, "their batches")
+    cost, fields = describe_cost(every, "their batches"), fields | trial_tables()
     (HERE / "README.md").write_text(fill_page(HERE, __doc__, cost=cost, **fields))
 
 
