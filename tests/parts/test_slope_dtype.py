@@ -15,12 +15,17 @@ from tests.faults import assert_same_tree, net
 from tests.support.problems import Way
 from vasso import SAM, SharpnessAware, VaSSO
 from vasso.engine.accumulation import Mean
+from vasso.lab.report.cells import cells_of
+from vasso.lab.report.read import read_store
+from vasso.lab.statistics import mean, paired
+from vasso.lab.studies import study as studies
 from vasso.numerics.vectors import PIECE
 from vasso.parts.context import StepContext
 from vasso.parts.directions import Ema
 from vasso.parts.memory import PartState
 
 LOW = torch.bfloat16
+ROOT = Path(__file__).parents[2]
 
 
 def averaged(g: Tensor, start: float, theta: float, steps: int) -> Tensor:
@@ -106,6 +111,16 @@ def test_the_mean_over_micro_batches_is_right_on_average() -> None:
     assert mean.state is not None
     found = mean.state.kept[w]["d"].float().mean().item()
     assert found == pytest.approx(1.0026, abs=2e-4)  # to nearest it would be 1
+
+
+def test_the_record_says_what_the_page_says() -> None:
+    runs = read_store(ROOT / "records/slope-bfloat16").runs.values()
+    full, low = cells_of(studies.load("slope-bfloat16").at("cpu").runs, runs)
+    found = paired(low.values("last"), full.values("last")).difference
+    scores = [f"{mean(list(cell.values('last').values())).value:.1f} %" for cell in (low, full)]
+    said = f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f}"
+    page = " ".join((ROOT / "docs/concepts/cost.md").read_text().split())
+    assert f"{' against '.join(scores)}, a difference of {said}" in page
 
 
 def test_local_perturbations_are_refused() -> None:
