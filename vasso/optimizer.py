@@ -296,8 +296,8 @@ class SharpnessAware(OptimizerWrapper):
     def _gather(self, context: StepContext, state: PartState, takes_g: bool) -> list[int]:
         """Fills `context.w`, returns the group of each, notes the parameters outside."""
         rows: list[int] = []
-        found = [*self._may_be_perturbed(context)]
-        outside = set(self._groups.params()) - {p for _, p in found}
+        found, params = [*self._may_be_perturbed(context)], self._groups.params()
+        outside = set(params) - {p for _, p in found} if len(found) < len(params) else ()
         self._current.outside = [p for p in outside if p in state.kept]
         for row, p in found:
             gradient = p.grad if takes_g else p
@@ -407,7 +407,7 @@ class SharpnessAware(OptimizerWrapper):
         self._average_state(state)
 
     def _average_state(self, state: PartState) -> None:
-        if self._current.summary.climbed:
+        if self._distributed.local and self._current.summary.climbed:
             self._distributed.average_vectors(state.kept, self._groups.dtypes_of_vectors())
 
     def _one_micro_batch(self, share: PassData) -> Requests:
