@@ -91,7 +91,7 @@ class BiLoRA(Stepper):
     """A second pair of LoRA factors per layer ascends while the first descends: one gradient.
 
     W = W0 + s B1 A1 + s B2 A2;  (A1, B1) step by the gradient, (A2, B2) against it;
-    then c = sqrt(sum of ||B2 A2||_F^2), and A2, B2 *= sqrt(rho / c) if c > rho
+    then c = sqrt(sum of ||B2 A2||^2), and if c > rho both of A2, B2 are scaled by sqrt(rho / c)
 
     Liu et al., ICLR 2026. One backward a step. The base steps both pairs, the second one with the
     sign of its gradient turned, in groups of its own with the same settings and learning rates but
