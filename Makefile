@@ -81,6 +81,9 @@ report: $(READY)  ## the page and all numbers of records/, from the runs kept th
 	$(BIN)/python records/images/page.py
 	$(BIN)/python records/translation/page.py
 	$(BIN)/python records/frontier/page.py
+	$(BIN)/python records/language-model/page.py
+	$(BIN)/python records/lora/page.py
+	$(BIN)/python records/normalisation/page.py
 	$(BIN)/python records/resnet-probe/run.py --show
 	$(BIN)/python records/claims/page.py
 	$(BIN)/vasso report records -o report.html

@@ -14,7 +14,10 @@ from tests.records.records import AGAIN, RECORDS, ROOT, imported
 SCRIPTS = {
     "frontier": ["page.py"],
     "images": ["page.py"],
+    "language-model": ["page.py"],
+    "lora": ["page.py"],
     "noisy-digits": ["page.py"],
+    "normalisation": ["page.py"],
     "resnet-probe": ["run.py", "--show"],
     "translation": ["page.py"],
     "wrong-labels": ["page.py"],

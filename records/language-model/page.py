@@ -1,0 +1,25 @@
+"""Writes README.md: page.md with the tables of the study language-model.
+
+    vasso study language-model --store runs --jobs 2
+    vasso export runs records --study language-model
+    python records/language-model/page.py
+
+The first command trains every setting with all seeds; the record has the others for one seed alone.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for `records`
+
+from records.chosen_settings import LOSS, TWICE, write
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    write(HERE, __doc__, LOSS, ("AdamW", f"AdamW {TWICE}"), "batches of at most 512 pieces")
+
+
+if __name__ == "__main__":
+    main()
