@@ -24,7 +24,7 @@ from tests.lab.execution.slurm_server import output, slurm
 from vasso.lab.execution.engine import RunTracker
 from vasso.lab.execution.job import Job
 from vasso.lab.execution.placement import Placement
-from vasso.lab.execution.slurm import SlurmCluster, SlurmRequest
+from vasso.lab.execution.slurm import SlurmCluster, SlurmRequest, job_name
 from vasso.lab.experiment.run import Run
 from vasso.lab.schema import LabError
 from vasso.lab.store.lock import holder_of
@@ -125,6 +125,16 @@ def test_a_study_that_is_stopped_before_it_has_asked_for_jobs_asks_for_none(
     engine.stop()
     assert engine.answers() == [(run.id, ("stopped", "not begun")) for run in runs]
     assert not list(tmp_path.glob("*.pkl")) + list((tmp_path / ".slurm").glob("*"))
+
+
+def test_a_job_is_named_with_and_without_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
+    assert job_name() == "8"
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    assert job_name() == "7_0"
 
 
 def test_what_is_asked_of_slurm() -> None:

@@ -156,12 +156,16 @@ def train_on_slurm(job: Job) -> Answer:
         answer = train_until(job, stop)
     if answer[0] != "stopped" or not inside:
         return answer
-    if stop.received is signal.SIGUSR2 and os.environ.get("SLURM_PROCID") == "0":
-        array = "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"
-        name = "_".join(os.environ[one] for one in array)
-        if subprocess.run(["scontrol", "requeue", name], check=False).returncode:
-            return answer  # not allowed here: it is submitted again
+    requeues = stop.received is signal.SIGUSR2 and os.environ.get("SLURM_PROCID") == "0"
+    if requeues and subprocess.run(["scontrol", "requeue", job_name()], check=False).returncode:
+        return answer  # not allowed here: it is submitted again
     sys.exit(f"{answer[1]}")
+
+
+def job_name() -> str:
+    """The name of this job; one run alone is no array."""
+    array = [os.environ.get(f"SLURM_ARRAY_{part}_ID", "") for part in ("JOB", "TASK")]
+    return "_".join(array) if all(array) else os.environ["SLURM_JOB_ID"]
 
 
 def _meeting(job_id: int) -> str:
