@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,10 +88,22 @@ def slurm(folder: Path) -> Iterator[None]:
             yield
         finally:
             subprocess.run(["scancel", "--partition=short"], check=False, capture_output=True)
+            for _ in range(60):  # while a job ends, slurmd waits for its steps
+                if not output("squeue", "--noheader").strip():
+                    break
+                time.sleep(1)
             for process in reversed(started):
-                process.send_signal(signal.SIGTERM)
-            for process in started:
-                process.wait(60)
+                stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends a daemon: nothing of it may be left for the next test."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(60)
 
 
 QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
