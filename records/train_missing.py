@@ -92,7 +92,7 @@ QUEUE = (
     Part("imagenet", "cpu", {"model": ["vit_s4"]}, range(3)),
     Part("translation", "cpu", {}, ALL_FIVE),
     Part("frontier", "cpu", {}, ALL_FIVE),
-    Part("normalisation", "cpu", {}, range(3)),
+    Part("normalisation", "cpu", {}, ALL_FIVE),
     Part("language-model", "cpu", {}, range(3)),
     Part("lora", "cpu", {}, range(3)),
 )
