@@ -145,7 +145,7 @@ def test_the_font_of_equations_has_their_signs_and_their_measures(site: Path) ->
 def test_an_optimizer_is_shown_with_its_arguments(site: Path) -> None:
     page = (site / "reference" / "presets.html").read_text()
     shown = re.sub(r"<[^>]+>", "", page)
-    assert "class VaSSO(base, *, rho=0.05, theta=0.4, **options)" in shown
+    assert "class VaSSO(base, *, rho=0.05, theta=0.4, slope_dtype=None, **options)" in shown
     assert "*given" not in shown
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -143,7 +144,8 @@ def _drawn(figure: Figure) -> str:
         raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
     text = io.StringIO()
     with _our_settings():  # ticks are made when a figure is drawn, by the settings of that moment
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        # unlike savefig, which draws a figure once more for its layout
+        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
     return text.getvalue()
 
 

@@ -8,6 +8,7 @@ this is replaced; text stays text.
 import hashlib
 import re
 from collections.abc import Callable
+from functools import cache
 from xml.etree import ElementTree
 
 from vasso.diagnostics.figures.palette import GRID, INK, on_dark
@@ -72,16 +73,18 @@ def _parsed(text: str) -> Element:
 
 def _rounded(numbers: str) -> str:
     """Coordinates rounded to a hundredth of a point."""
-    short = re.sub(
-        r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), numbers
-    )
+    short = re.sub(r"-?\d+\.\d{3,}", _hundredth, numbers)
     return " ".join(short.split())
+
+
+def _hundredth(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _drop_unused_ids(root: Element) -> None:
     """Removes matplotlib's numbered ids, such as line2d_3; ids that are used or chosen stay."""
     for element in root.iter():
-        if re.fullmatch(r"[A-Za-z][\w.]*_\d+", element.get("id", "")):
+        if "id" in element.attrib and re.fullmatch(r"[A-Za-z][\w.]*_\d+", element.attrib["id"]):
             del element.attrib["id"]
 
 
@@ -103,6 +106,7 @@ def _fonts(style: str, family: str) -> str:
     return re.sub(r"font-family:[^;]*", f"font-family: {family}", style)
 
 
+@cache
 def _page_style(style: str) -> str:
     style = style.replace(INK, "currentColor").replace(GRID, f"var(--figure-grid, {GRID})")
     style = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", _in_both_themes, style)
@@ -122,7 +126,8 @@ def _rename(root: Element, new: Callable[[str], str]) -> None:
         if element.get("href", "").startswith("#"):
             element.set("href", f"#{new(element.attrib['href'][1:])}")
         for key, value in element.attrib.items():
-            element.set(key, re.sub(r"(?<=url\(#)[^)]+", lambda m: new(m[0]), value))
+            if "url(#" in value:
+                element.set(key, re.sub(r"(?<=url\(#)[^)]+", lambda m: new(m[0]), value))
 
 
 def _label(root: Element, prefix: str, title: str, description: str) -> None:
