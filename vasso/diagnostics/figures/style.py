@@ -144,8 +144,8 @@ def _drawn(figure: Figure) -> str:
         raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
     text = io.StringIO()
     with _our_settings():  # ticks are made when a figure is drawn, by the settings of that moment
-        # unlike savefig, which draws a figure once more for its layout
-        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})
+        writer: Any = FigureCanvasSVG(figure)  # savefig draws once more, for the layout
+        writer.print_svg(text, metadata={"Date": None, "Creator": None})
     return text.getvalue()
 
 
