@@ -92,6 +92,36 @@ def test_eigenvalues_are_not_compared_at_losses_that_only_one_method_has() -> No
     assert claims.at_equal_loss(low, [*high, (0.1, 10.0)]) == pytest.approx((20.0, 10.0))
 
 
+def test_eigenvalues_at_equal_loss_are_those_of_the_raw_runs(every: Findings) -> None:
+    files = RECORDS.glob("*/runs.jsonl")
+    runs = {r["id"]: r for f in files for r in map(json.loads, f.read_text().splitlines())}
+    lines = [line for line in claims.claim_lines(every) if line.study == claims.EQUAL_LOSS]
+    assert len(lines) == len(claims.EQUAL_LOSS_PAIRS)
+    for line in lines:
+        points: dict[bool, dict[int, list]] = {True: {}, False: {}}
+        for trained in (t for cell in line.cells for t in cell.finished):
+            run, spectrum = trained.run, runs[trained.run.id].get("measured", {}).get("spectrum")
+            ours = cell_name(run) == line.method
+            if spectrum is not None:
+                loss = runs[run.id]["result"]["last"]["training_loss"]
+                pair = (np.log(loss), np.log(spectrum["rows"]["lambda1"][0]))
+                points[ours].setdefault(run.seed, []).append(pair)
+        differences = []
+        for seed in points[True].keys() & points[False].keys():
+            a, b = (np.array(sorted(points[ours][seed])) for ours in (True, False))
+            level = max(a[0, 0], b[0, 0])
+            if level <= min(a[-1, 0], b[-1, 0]):
+                values = [np.exp(np.interp(level, *each.T)) for each in (a, b)]
+                differences.append(values[0] - values[1])
+        assert line.seeds == len(differences) > 2
+        assert line.measured.startswith(f"{np.mean(differences):+.1f} (".replace("-", "−"))
+
+
+def cell_name(run) -> str:
+    theta = dict(run.method.settings).get("theta")
+    return run.method.name if theta is None else f"{run.method.name} θ={theta}"
+
+
 def raw(ours, theirs, accuracy: dict[str, float]) -> tuple[list[float], list[float]]:
     ids = [{t.run.seed: t.run.id for t in cell.finished} for cell in (ours, theirs)]
     shared = sorted(ids[0].keys() & ids[1].keys())

@@ -59,6 +59,7 @@ TEXTS = ("kind", "ended")
 """What is no number in an epoch or a result."""
 CURVES = ("epoch", "step", "test_accuracy", "validation_perplexity")
 """What a page shows of every epoch."""
+TRAINING = "training_loss"
 SHOWN_OF_RESULT = ("cost", "seconds", "skipped", "steps", "ended")
 NUMBERS = frozenset({int, float, bool, type(None)})
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError)
@@ -424,11 +425,12 @@ def shown_epochs(epochs: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, A
 
 
 def _shown_result(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A result without losses and what no page shows; names are shared by all runs."""
+    """What pages show of a result, of losses only that in training; names are shared by runs."""
     kept = {sys.intern(key): x for key, x in result.items() if key in SHOWN_OF_RESULT}
     for which in ("last", "best"):
         row = (result.get(which) or {}).items()
-        kept[which] = {sys.intern(key): x for key, x in row if not key.endswith("_loss")} or None
+        shown = {sys.intern(k): x for k, x in row if k == TRAINING or not k.endswith("_loss")}
+        kept[which] = shown or None
     return kept
 
 
