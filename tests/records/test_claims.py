@@ -99,7 +99,7 @@ def test_eigenvalues_at_equal_loss_are_those_of_the_raw_runs(every: Findings) ->
     assert len(lines) == len(claims.EQUAL_LOSS_PAIRS)
     for line in lines:
         points: dict[bool, dict[int, list]] = {True: {}, False: {}}
-        for trained in (t for cell in line.cells for t in cell.finished):
+        for trained in (one for cell in line.cells for one in cell.finished):
             run, spectrum = trained.run, runs[trained.run.id].get("measured", {}).get("spectrum")
             ours = cell_name(run) == line.method
             if spectrum is not None:
